@@ -14,7 +14,7 @@ import orjson
 from conversations import selectors
 from conversations.items import plain_text
 from conversations.models import Conversation, Placement
-from kernel.db_threads import in_db_thread
+from core.db.db_threads import in_db_thread
 from tenants import scope
 
 _BATCH = 100

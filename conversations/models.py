@@ -11,9 +11,9 @@ from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from typing_extensions import override
 
-from kernel.clock import now
-from kernel.ids import new_id, new_key
-from kernel.json_text import WireField
+from core.clock import now
+from core.db.json_text import WireField
+from core.ids import new_id, new_key
 from tenants.models import ApiKey, IdField, TeamRow
 
 

@@ -11,9 +11,9 @@ from django.db.models.functions import Concat
 
 from conversations.items import InputItem
 from conversations.models import Conversation, Item, Placement, RemovedItem, Section
-from kernel.clock import unix
-from kernel.errors import BadRequest, NotFound
-from kernel.pagination import Page, PageRequest, keyset
+from core.clock import unix
+from core.errors import BadRequest, NotFound
+from core.http.pagination import Page, PageRequest, keyset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

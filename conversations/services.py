@@ -9,7 +9,7 @@ from django.db import connection
 from conversations import access, selectors
 from conversations.items import CompactionTrigger, InputItem, ItemReference
 from conversations.models import Conversation, Item, Placement, RemovedItem, Section, opens_context
-from kernel.errors import UnsupportedValue
+from core.errors import UnsupportedValue
 from tenants import scope
 from tenants.audit import audit
 from tenants.principal import Principal

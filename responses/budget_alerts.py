@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 from django.db.models import Exists, OuterRef
 
-from kernel.clock import now
+from core.clock import now
 from responses.rollups.spending import end_of_sums, period_of, spent_by_end_user, spent_by_subject, subject_of
 from responses.webhooks.outbox import announce
 from tenants import scope

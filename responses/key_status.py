@@ -8,8 +8,8 @@ import orjson
 from django.db.models import Sum
 
 from conversations.files.storage import count_files, count_stored_bytes
-from kernel.clock import now, unix
-from kernel.periods import bounds
+from core.clock import now, unix
+from core.periods import bounds
 from responses.batches.services import count_open_batches
 from responses.rollups.queries import RollupQuery, fetch_rows
 from responses.rollups.sources import CALLS

@@ -18,8 +18,8 @@ from typing import Any
 import orjson
 
 from conversations.items import StoredItem, plain_text
-from kernel import egress
-from kernel.errors import (
+from core import egress
+from core.errors import (
     ApiError,
     ContentFlagged,
     Failure,
@@ -29,8 +29,8 @@ from kernel.errors import (
     UnsupportedValue,
     UpstreamError,
 )
-from kernel.large_work import off_loop
-from kernel.redaction import redact, secrets_of_url
+from core.json.large_work import off_loop
+from core.redaction import redact, secrets_of_url
 from responses.engine.attachments import AttachmentImage, AttachmentText, all_parts, attachment_key
 from responses.engine.events.types import Body
 from responses.engine.moderation import ModerationResult

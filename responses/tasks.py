@@ -2,7 +2,7 @@
 
 from celery import shared_task
 
-from kernel import work_queue
+from core.work import work_queue
 from responses import budget_alerts, search_index
 from responses.containers import services as containers
 from responses.lifecycle import blocked, partitions, sweeper

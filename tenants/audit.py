@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kernel.origin import origin
+from core.origin import origin
 from tenants.models import AuditEvent
 
 

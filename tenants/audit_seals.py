@@ -14,7 +14,7 @@ from itertools import takewhile
 import orjson
 from django.db import connection
 
-from kernel.clock import now
+from core.clock import now
 from tenants import scope
 from tenants.models import AuditEvent, AuditSeal
 

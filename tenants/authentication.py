@@ -7,7 +7,7 @@ from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from typing_extensions import override
 
-from kernel.errors import MissingKey
+from core.errors import MissingKey
 from tenants import directory
 from tenants.models import AdminScope, Scope
 from tenants.principal import Principal

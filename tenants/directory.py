@@ -22,13 +22,15 @@ from django.db import Error as DatabaseError
 from django.db.models import Exists, OuterRef, Q
 from typing_extensions import override
 
-from kernel import clock, metrics, wait_limit
-from kernel.basic_auth import split_credentials
-from kernel.crypto import InvalidToken, keyed_digest
-from kernel.db_threads import in_db_thread
-from kernel.errors import Forbidden, ModelNotFound, Unauthorized
-from kernel.origin import origin
-from kernel.redaction import secrets_of_url
+from core import clock
+from core.basic_auth import split_credentials
+from core.crypto import InvalidToken, keyed_digest
+from core.db import wait_limit
+from core.db.db_threads import in_db_thread
+from core.errors import Forbidden, ModelNotFound, Unauthorized
+from core.origin import origin
+from core.redaction import secrets_of_url
+from core.telemetry import metrics
 from tenants import models, scope
 from tenants.capabilities import Capabilities
 from tenants.limit_models import EVERY_END_USER

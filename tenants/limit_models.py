@@ -5,7 +5,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from typing_extensions import override
 
-from kernel.clock import now
+from core.clock import now
 from tenants.prices import CostField
 from tenants.team_models import Team, TeamRow
 

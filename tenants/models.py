@@ -6,9 +6,9 @@ from django.core.validators import MinValueValidator, RegexValidator
 from django.db import models
 from typing_extensions import override
 
-from kernel.clock import now
-from kernel.crypto import EncryptedTextField
-from kernel.ids import new_id, new_short_id
+from core.clock import now
+from core.crypto import EncryptedTextField
+from core.ids import new_id, new_short_id
 from tenants.capabilities import CapabilityColumns
 from tenants.limit_models import (
     END_USER_LENGTH,

@@ -5,8 +5,8 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from typing_extensions import override
 
-from kernel.clock import now
-from kernel.ids import new_id, new_short_id
+from core.clock import now
+from core.ids import new_id, new_short_id
 from tenants.team_models import IdField, Team
 
 # As at OpenAI. It decides in which table a key is looked up (`tenants.directory`).

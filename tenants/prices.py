@@ -15,7 +15,7 @@ from typing import Any
 from django.db import models
 from typing_extensions import override
 
-from kernel.errors import CostUnbounded
+from core.errors import CostUnbounded
 
 MILLION = 1_000_000
 COST_PLACES = Decimal("1e-10")

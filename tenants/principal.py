@@ -6,7 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Literal
 
-from kernel.errors import Forbidden
+from core.errors import Forbidden
 from tenants.models import AdminScope, Scope, ToolKind
 
 SubjectKind = Literal["team", "key", "end_user"]

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from django.db import connections, transaction
 
-from kernel.row_security import EVERY_TEAM, open_to, visible_teams
+from core.db.row_security import EVERY_TEAM, open_to, visible_teams
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
-from kernel.basic_auth import split_credentials
-from kernel.clock import now, shared_now
-from kernel.crypto import keyed_digest
+from core.basic_auth import split_credentials
+from core.clock import now, shared_now
+from core.crypto import keyed_digest
 from tenants import scope
 from tenants.audit import audit
 from tenants.capabilities import Capabilities

@@ -24,7 +24,7 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from typing_extensions import override
 
-from kernel.crypto import decrypt, encrypt
+from core.crypto import decrypt, encrypt
 from tenants import invitations, scope
 from tenants.audit import audit
 from tenants.models import Invite

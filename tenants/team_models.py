@@ -11,8 +11,8 @@ from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from typing_extensions import override
 
-from kernel.clock import now
-from kernel.ids import new_short_id
+from core.clock import now
+from core.ids import new_short_id
 
 
 def team_id() -> str:

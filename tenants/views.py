@@ -10,11 +10,11 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 from typing_extensions import override
 
-from kernel.asgi import Scope as AsgiScope
-from kernel.db_threads import in_db_thread, in_view_thread
-from kernel.endpoints import Endpoint
-from kernel.errors import MethodNotAllowed
-from kernel.overload import admission
+from core.admission.overload import admission
+from core.db.db_threads import in_db_thread, in_view_thread
+from core.errors import MethodNotAllowed
+from core.http.asgi import Scope as AsgiScope
+from core.http.endpoints import Endpoint
 from tenants.authentication import HasScope, authenticate
 from tenants.limits.throttle import LimitThrottle, add_headers, endpoint_of, throttle
 from tenants.principal import Principal
@@ -128,7 +128,7 @@ class ApiView(APIView):
                 initial()
             await throttle(principal, endpoint_of(self, request), request)
             response = await self._handler(request)(wrapped, *args, **kwargs)
-        except Exception as error:  # converted by `kernel.http.exception_handler`
+        except Exception as error:  # converted by `core.http.rendering.exception_handler`
             await add_headers(getattr(request, "principal", None))
             response = self.handle_exception(error)
         self.response = self.finalize_response(wrapped, response, *args, **kwargs)

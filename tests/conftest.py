@@ -23,7 +23,7 @@ from pytest_django import DjangoDbBlocker
 pytest.register_assert_rewrite("tests.support")
 
 import responses.tools.registry  # noqa: E402, F401 - completes the schema of requests, as in web and worker
-from kernel.clock import now  # noqa: E402
+from core.clock import now  # noqa: E402
 from launcher.errors import LaunchError  # noqa: E402
 from launcher.testing import PrivateServers  # noqa: E402
 from responses.models import Response  # noqa: E402

@@ -33,7 +33,7 @@ for name, entries in json.loads('''{prices}''').items():
 """
 _ROLL_UP = """
 from datetime import timedelta
-from kernel.clock import now
+from core.clock import now
 from responses.rollups import aggregate
 while aggregate.roll_up(at=now() + timedelta(hours=2)).more:
     pass

@@ -97,7 +97,7 @@ def _prepare() -> None:
 
 def _roll_up(environment: Mapping[str, str]) -> None:
     """Aggregate the hours for the charts."""
-    from kernel.clock import now
+    from core.clock import now
     from responses.models.rollups import RollupMark
 
     began = time.monotonic()

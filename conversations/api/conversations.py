@@ -12,13 +12,13 @@ from conversations.items import INCLUDABLE, MAX_ID, InputItem, project
 from conversations.models import Conversation
 from conversations.selectors import ConversationFilter, public_conversation
 from conversations.services import CheckItems
-from kernel.db_threads import in_db_thread
-from kernel.endpoints import METADATA, STRING, UNIX_TIME, ApiObject, Endpoint
-from kernel.errors import InvalidValue
-from kernel.pagination import PAGE, Page, PageRequest
-from kernel.query import METADATA_FILTER, QueryArgument, nested_values, parameter, unix_time
-from kernel.validation import Metadata
-from kernel.wire import Wire
+from core.db.db_threads import in_db_thread
+from core.errors import InvalidValue
+from core.http.endpoints import METADATA, STRING, UNIX_TIME, ApiObject, Endpoint
+from core.http.pagination import PAGE, Page, PageRequest
+from core.http.query import METADATA_FILTER, QueryArgument, nested_values, parameter, unix_time
+from core.http.validation import Metadata
+from core.http.wire import Wire
 from tenants import scope
 from tenants.models import Scope
 from tenants.principal import Principal

@@ -19,16 +19,25 @@ from conversations import access
 from conversations.files import storage, uploads
 from conversations.files.storage import IncomingFile
 from conversations.models import File, Purpose
-from kernel.asgi import Scope as AsgiScope
-from kernel.asgi import header
-from kernel.db_threads import in_db_thread
-from kernel.endpoints import BINARY, INTEGER, NULLABLE_INTEGER, NULLABLE_STRING, STRING, UNIX_TIME, ApiObject, Endpoint
-from kernel.errors import BadRequest, InvalidType, InvalidValue, MissingParameter, UnknownParameter
-from kernel.http import parse_form
-from kernel.pagination import PageRequest, page_argument
-from kernel.query import QueryArgument, choice, parameter
-from kernel.validation import UploadPartId, validate
-from kernel.wire import Wire
+from core.db.db_threads import in_db_thread
+from core.errors import BadRequest, InvalidType, InvalidValue, MissingParameter, UnknownParameter
+from core.http.asgi import Scope as AsgiScope
+from core.http.asgi import header
+from core.http.endpoints import (
+    BINARY,
+    INTEGER,
+    NULLABLE_INTEGER,
+    NULLABLE_STRING,
+    STRING,
+    UNIX_TIME,
+    ApiObject,
+    Endpoint,
+)
+from core.http.pagination import PageRequest, page_argument
+from core.http.query import QueryArgument, choice, parameter
+from core.http.rendering import parse_form
+from core.http.validation import UploadPartId, validate
+from core.http.wire import Wire
 from tenants import scope
 from tenants.models import Scope
 from tenants.principal import Principal

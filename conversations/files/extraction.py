@@ -7,8 +7,8 @@ import asyncio
 import codecs
 
 from conversations.files import document_reader
-from kernel.compute.pool import Computation, ComputationFailed, TooCostly, compute
-from kernel.errors import FileTooLarge, InvalidFile, UnsupportedFile
+from core.compute.pool import Computation, ComputationFailed, TooCostly, compute
+from core.errors import FileTooLarge, InvalidFile, UnsupportedFile
 
 READING = Computation(
     function=f"{document_reader.__name__}:read",

@@ -21,10 +21,10 @@ from django.db import Error as DatabaseError
 from django.db.models import QuerySet, Sum
 
 from conversations.models import File, FileState, Purpose
-from kernel.clock import now, unix
-from kernel.db_threads import in_db_thread
-from kernel.errors import NotFound, RequestTooLarge, ServerError
-from kernel.pagination import Page, PageRequest, keyset
+from core.clock import now, unix
+from core.db.db_threads import in_db_thread
+from core.errors import NotFound, RequestTooLarge, ServerError
+from core.http.pagination import Page, PageRequest, keyset
 from tenants import scope
 from tenants.audit import audit
 from tenants.limits import quotas

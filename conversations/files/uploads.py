@@ -16,9 +16,9 @@ from django.core.files.uploadedfile import TemporaryUploadedFile, UploadedFile
 from conversations.files import storage
 from conversations.files.storage import IncomingFile
 from conversations.models import File, Purpose, Upload, UploadPart, UploadState
-from kernel.clock import now, unix
-from kernel.db_threads import in_db_thread
-from kernel.errors import InvalidValue, NotFound, RequestTooLarge
+from core.clock import now, unix
+from core.db.db_threads import in_db_thread
+from core.errors import InvalidValue, NotFound, RequestTooLarge
 from tenants import scope
 from tenants.principal import Principal
 

@@ -6,9 +6,9 @@ from pydantic import Discriminator, Field, Tag
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
-from kernel.ids import new_id
-from kernel.validation import ADDITIONAL_FIELD, TAG
-from kernel.wire import OpenWire, Wire
+from core.http.validation import ADDITIONAL_FIELD, TAG
+from core.http.wire import OpenWire, Wire
+from core.ids import new_id
 
 Status = Literal["in_progress", "completed", "incomplete"]
 MAX_ID = 255

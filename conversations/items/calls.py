@@ -8,8 +8,8 @@ from typing_extensions import override
 
 from conversations.items.base import Caller, CallId, ItemBase, Status, WrittenFile, by_type
 from conversations.items.parts import ImageUrl, InputContent, input_content
-from kernel.validation import TAG, FileId
-from kernel.wire import LongInteger, OpenWire, Wire
+from core.http.validation import TAG, FileId
+from core.http.wire import LongInteger, OpenWire, Wire
 
 
 class Point(OpenWire):

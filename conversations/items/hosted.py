@@ -7,8 +7,8 @@ from pydantic.json_schema import SkipJsonSchema
 from typing_extensions import override
 
 from conversations.items.base import ItemBase, WrittenFile, by_type
-from kernel.validation import TAG
-from kernel.wire import LongInteger, OpenWire
+from core.http.validation import TAG
+from core.http.wire import LongInteger, OpenWire
 
 
 class HostedCall(ItemBase):

@@ -18,7 +18,7 @@ from conversations.items.parts import (
     input_part,
     output_part,
 )
-from kernel.wire import Wire
+from core.http.wire import Wire
 
 Phase = Literal["commentary", "final_answer"]
 

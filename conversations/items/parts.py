@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from conversations.items.base import MAX_ID, MAX_ITEMS, MAX_TEXT, by_type
-from kernel.validation import TAG, FileId, string_or
-from kernel.wire import LongInteger, OpenWire
+from core.http.validation import TAG, FileId, string_or
+from core.http.wire import LongInteger, OpenWire
 
 # Data URLs: in characters of base64, a third longer than the bytes.
 MAX_IMAGE_URL = 20_971_520

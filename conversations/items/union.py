@@ -51,7 +51,7 @@ from conversations.items.messages import (
     ItemReference,
     Reasoning,
 )
-from kernel.validation import TAG
+from core.http.validation import TAG
 
 logger = logging.getLogger(__name__)
 _Message = InputMessage | AssistantMessage

@@ -2,12 +2,12 @@ import conversations.models
 import django.contrib.postgres.indexes
 import django.db.models.deletion
 import django.utils.timezone
-import kernel.ids
-import kernel.json_text
+import core.ids
+import core.db.json_text
 import tenants.team_models
 from django.db import migrations, models
 
-from kernel.row_security import enable_row_security
+from core.db.row_security import enable_row_security
 
 
 class Migration(migrations.Migration):
@@ -22,11 +22,11 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Item',
             fields=[
-                ('key', models.UUIDField(default=kernel.ids.new_key, editable=False, primary_key=True, serialize=False)),
+                ('key', models.UUIDField(default=core.ids.new_key, editable=False, primary_key=True, serialize=False)),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
                 ('id', models.CharField(db_collation='C', max_length=255)),
                 ('type', models.CharField(max_length=40)),
-                ('body', kernel.json_text.WireField()),
+                ('body', core.db.json_text.WireField()),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
             ],
             options={

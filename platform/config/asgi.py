@@ -23,7 +23,13 @@ from django.template.loader import render_to_string
 
 from config import health
 from config.cors import with_cors
-from kernel.asgi import (
+from core.admission.open_requests import with_bound
+from core.admission.overload import counted, with_refusal
+from core.admission.request_bodies import FREE_BYTES, BodyGuard, BodyRule, Pace
+from core.db.db_threads import in_db_thread
+from core.db.wait_limit import limit_waits
+from core.errors import ApiError, NotFound, RequestTooLarge
+from core.http.asgi import (
     ApiHandler,
     ApiShell,
     App,
@@ -35,16 +41,10 @@ from kernel.asgi import (
     with_api_headers,
     with_request_id,
 )
-from kernel.db_threads import in_db_thread
-from kernel.draining import draining
-from kernel.endpoints import Endpoint, EndpointIndex
-from kernel.errors import ApiError, NotFound, RequestTooLarge
-from kernel.http import error_response
-from kernel.metrics import OTHER
-from kernel.open_requests import with_bound
-from kernel.overload import counted, with_refusal
-from kernel.request_bodies import FREE_BYTES, BodyGuard, BodyRule, Pace
-from kernel.wait_limit import limit_waits
+from core.http.endpoints import Endpoint, EndpointIndex
+from core.http.rendering import error_response
+from core.load.draining import draining
+from core.telemetry.metrics import OTHER
 from responses.admin.live.follow import FollowSocket
 from responses.admin.live.socket import LiveSocket
 from responses.api.messages import with_anthropic_clients

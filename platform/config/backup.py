@@ -30,9 +30,9 @@ from psycopg.conninfo import make_conninfo
 
 from config import env, schema_snapshot
 from conversations.files.storage import content_name
-from kernel.clock import now
-from kernel.crypto import EncryptedTextField, InvalidToken
-from kernel.database import database_conninfo
+from core.clock import now
+from core.crypto import EncryptedTextField, InvalidToken
+from core.db.database import database_conninfo
 from responses.lifecycle import partitions
 
 MANIFEST = "manifest.json"

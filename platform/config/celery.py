@@ -7,7 +7,7 @@ from celery.worker.control import inspect_command
 
 from config import env
 from config.broker import PatientAmqp
-from kernel import work_queue
+from core.work import work_queue
 
 # Django's checks import the whole console, which neither workers nor the scheduler need.
 env.set_default("CELERY_SKIP_CHECKS", "1")

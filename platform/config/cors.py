@@ -6,7 +6,7 @@ from corsheaders.middleware import CorsMiddleware
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpResponse
 
-from kernel.asgi import App, Receive, Scope, Send, adding_headers, headers_of, send_response
+from core.http.asgi import App, Receive, Scope, Send, adding_headers, headers_of, send_response
 
 
 def with_cors(app: App) -> App:

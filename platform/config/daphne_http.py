@@ -42,10 +42,10 @@ from config.request_heads import (
     upgrade_with_body,
 )
 from config.slow_readers import ReaderWatch
-from kernel.asgi import ABORT, Message, Scope
-from kernel.errors import ApiError, HeadersTooLarge, UrlTooLong
-from kernel.request_bodies import REJECTED
-from kernel.socket_messages import IncomingMessage
+from core.admission.request_bodies import REJECTED
+from core.errors import ApiError, HeadersTooLarge, UrlTooLong
+from core.http.asgi import ABORT, Message, Scope
+from core.http.socket_messages import IncomingMessage
 
 logger = logging.getLogger(__name__)
 # With more than this waiting for the application, nothing is read from the connection.

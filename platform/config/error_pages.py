@@ -8,9 +8,9 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.defaults import server_error as broken
 
-from kernel.database import is_unavailable
-from kernel.errors import DATABASE_LOST, ApiError, LimitsUnavailable, retry_headers
-from kernel.http import error_response
+from core.db.database import is_unavailable
+from core.errors import DATABASE_LOST, ApiError, LimitsUnavailable, retry_headers
+from core.http.rendering import error_response
 
 logger = logging.getLogger(__name__)
 _RETRY_SECONDS = 2.0

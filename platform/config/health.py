@@ -18,7 +18,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from config import metrics_server, warm_up
 from config.safety import unusable_database
-from kernel.draining import draining
+from core.load.draining import draining
 
 # Load balancers probe every web process often; a positive result is reused for this long.
 _READY_FOR_SECONDS = 2.0

@@ -21,7 +21,7 @@ from config import process_metrics
 from config.env import LARGEST_PORT
 from config.safety import NotReady
 from config.system_metrics import PoolMetrics, SystemMetrics
-from kernel import metrics
+from core.telemetry import metrics
 
 logger = logging.getLogger(__name__)
 _BACKLOG = 16

@@ -10,8 +10,8 @@ from django.utils.cache import patch_vary_headers
 from typing_extensions import override
 from whitenoise.middleware import WhiteNoiseMiddleware  # type: ignore[import-untyped]
 
-from kernel.errors import MethodNotAllowed
-from kernel.http import accepts_gzip, error_response
+from core.errors import MethodNotAllowed
+from core.http.rendering import accepts_gzip, error_response
 
 _COMPRESSIBLE = ("text/", "image/svg+xml", "application/javascript", "application/json")
 # Smaller files fit into one packet anyway.

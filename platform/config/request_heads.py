@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 from django.conf import settings
 
-from kernel.errors import ApiError, BadRequest, Overloaded, RequestTimeout
-from kernel.http import error_response
+from core.errors import ApiError, BadRequest, Overloaded, RequestTimeout
+from core.http.rendering import error_response
 
 MAX_URL_BYTES = 32 * 1024
 MAX_HEAD_BYTES = 64 * 1024

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db.migrations.loader import MigrationLoader
 
-from kernel.database import PlatformConnection, database_conninfo
+from core.db.database import PlatformConnection, database_conninfo
 
 DatabaseConnection = psycopg.Connection[tuple[object, ...]]
 

@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations bae0a7fbdcf1a25b69207f67a6931573d5f36ae0ce423e32ef483af5f947b248
+-- PostgreSQL 18, migrations fa5db43d0aaed95d7d6ad3af3e146ad75faea6144598d24c4f1a06a82b0db8ee
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER

@@ -15,7 +15,7 @@ from django.conf import settings
 from django.db import connections, transaction
 from django.db.migrations.loader import MigrationLoader
 
-from kernel import partitions, row_security
+from core.db import partitions, row_security
 from responses.vectors import schema as vector_schema
 
 PATH = Path(__file__).with_name("schema.sql")
@@ -61,7 +61,7 @@ def load(*, using: str, file: Path = PATH) -> bool:
         return False
     role = settings.DATABASES["default"]["USER"]
     if role == connections[using].settings_dict["USER"]:
-        # The same exception as in `kernel.row_security`: an owner needs no rights on its own tables.
+        # The same exception as in `core.db.row_security`: an owner needs no rights on its own tables.
         text = "\n".join(line for line in text.splitlines() if _APPLICATION not in line)
     text = text.replace(_APPLICATION, connections[using].ops.quote_name(role))
     with transaction.atomic(using=using), connections[using].cursor() as cursor:

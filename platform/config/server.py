@@ -39,12 +39,13 @@ def serve(server: str, *, host: str, port: int, processes: int, metrics_port: in
     # Imported late: these modules need the app registry. Before the fork, so that the processes share their memory.
     import config.asgi
     from config import process_metrics, warm_up, web_processes
-    from kernel import heartbeats, presence, tracing
-    from kernel import metrics as platform_metrics
-    from kernel.compute import pool
-    from kernel.db_threads import pool_load
-    from kernel.overload import admission
-    from kernel.process_name import process_name
+    from core.admission.overload import admission
+    from core.compute import pool
+    from core.db.db_threads import pool_load
+    from core.process_name import process_name
+    from core.telemetry import metrics as platform_metrics
+    from core.telemetry import tracing
+    from core.work import heartbeats, presence
     from responses.lifecycle import dead_processes
     from responses.runs.runner import live_runs
 

@@ -13,9 +13,9 @@ import structlog
 from django.core.exceptions import ImproperlyConfigured
 
 from config import console, env
-from kernel.database import PlatformConnection
-from kernel.egress_policy import AllowList
-from kernel.logs import AccessFormatter, add_request, redact_line
+from core.db.database import PlatformConnection
+from core.egress_policy import AllowList
+from core.telemetry.logs import AccessFormatter, add_request, redact_line
 
 django_stubs_ext.monkeypatch()
 
@@ -142,9 +142,9 @@ TEMPLATES = [
 REST_FRAMEWORK: dict[str, Any] = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["tenants.authentication.BearerAuthentication"],
     "DEFAULT_PERMISSION_CLASSES": ["tenants.authentication.HasScope"],
-    "DEFAULT_RENDERER_CLASSES": ["kernel.http.Renderer"],
-    "DEFAULT_PARSER_CLASSES": ["kernel.http.BytesParser"],
-    "EXCEPTION_HANDLER": "kernel.http.exception_handler",
+    "DEFAULT_RENDERER_CLASSES": ["core.http.rendering.Renderer"],
+    "DEFAULT_PARSER_CLASSES": ["core.http.rendering.BytesParser"],
+    "EXCEPTION_HANDLER": "core.http.rendering.exception_handler",
     "UNAUTHENTICATED_USER": None,
     "UNAUTHENTICATED_TOKEN": None,
 }
@@ -216,7 +216,7 @@ MAX_OPEN_REQUESTS_PER_KEY = env.integer("MAX_OPEN_REQUESTS_PER_KEY", default=100
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 _DATABASE_URL = env.required("DATABASE_URL", hint=_HINT)
 _DATABASE: dict[str, Any] = {
-    "ENGINE": "kernel.database_backend",
+    "ENGINE": "core.db.database_backend",
     "DISABLE_SERVER_SIDE_CURSORS": True,
 }
 # When the database's host vanishes without closing connections, TCP alone would block threads for minutes.
@@ -516,7 +516,7 @@ _WRITER: Any = structlog.dev.ConsoleRenderer() if DEBUG else structlog.processor
 _LOG_LEVEL = env.text("LOG_LEVEL", "INFO").upper()
 # For lines about each periodic task, most of which find nothing to do.
 _ROUTINE = "DEBUG" if _LOG_LEVEL == "DEBUG" else "WARNING"
-_OWN_LOGGERS = ("config", "console", "conversations", "kernel", "responses", "tenants")
+_OWN_LOGGERS = ("config", "console", "conversations", "core", "responses", "tenants")
 LOGGING: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from django.conf import settings
 
-from kernel.draining import draining
+from core.load.draining import draining
 from responses.api import websocket
 from responses.lifecycle.queue import MESSAGE
 from responses.providers.clients import close_clients

@@ -22,9 +22,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from kernel import heartbeats
-from kernel.clock import now
-from kernel.notifications import blocking_client
+from core.clock import now
+from core.work import heartbeats
+from core.work.notifications import blocking_client
 from tenants import scope
 
 logger = logging.getLogger(__name__)

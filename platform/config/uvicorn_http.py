@@ -24,9 +24,9 @@ from config.request_heads import (
     upgrade_with_body,
 )
 from config.slow_readers import ReaderWatch
-from kernel.asgi import ABORT
-from kernel.errors import ApiError, HeadersTooLarge, UrlTooLong
-from kernel.request_bodies import REJECTED
+from core.admission.request_bodies import REJECTED
+from core.errors import ApiError, HeadersTooLarge, UrlTooLong
+from core.http.asgi import ABORT
 
 # Requests that may wait on a connection for the one before them. Further ones are not answered: as HTTP allows, the
 # connection is closed after those, and clients repeat the rest. 64 KiB may contain thousands, of 5 KB each.

@@ -13,7 +13,7 @@ from websockets.http11 import Request
 from websockets.streams import StreamReader
 
 from config.request_heads import MAX_HEAD_BYTES, MAX_HEADERS, invalid_request, raw_response
-from kernel.socket_messages import IncomingMessage
+from core.http.socket_messages import IncomingMessage
 
 # Frames of this size are no messages, or small ones.
 _CONTROL_BYTES = 125

@@ -13,10 +13,10 @@ from django.conf import settings
 from django.db import Error as DatabaseError
 from django.urls import resolve
 
-from kernel.db_threads import connect_threads, in_db_thread
-from kernel.errors import ApiError
-from kernel.notifications import loop_notifications
-from kernel.overload import admission
+from core.admission.overload import admission
+from core.db.db_threads import connect_threads, in_db_thread
+from core.errors import ApiError
+from core.work.notifications import loop_notifications
 from responses.providers.clients import clients_for
 from responses.runs.store import Change, writer
 from responses.schema.create import parse_create

@@ -32,7 +32,7 @@ from unfold.contrib.filters.forms import RangeDateTimeForm
 from unfold.paginator import InfinitePaginator
 from unfold.widgets import UnfoldAdminSelectWidget
 
-from kernel.clock import now
+from core.clock import now
 
 SHOWN_CHARACTERS = 64 * 1024
 """Characters of one payload that a page shows."""
@@ -180,7 +180,7 @@ def csv_lines(rows: Iterable[Iterable[str]]) -> Iterator[str]:
 
 
 def created_at_of(wire_id: str) -> datetime | None:
-    """Return the time in an id of `kernel.ids`; None for other strings."""
+    """Return the time in an id of `core.ids`; None for other strings."""
     _, _, digits = wire_id.partition("_")
     try:
         return datetime.fromtimestamp(int(digits[:12], 16) / 1000, UTC)

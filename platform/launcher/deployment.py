@@ -12,7 +12,7 @@ from pathlib import Path
 from launcher import address, state
 from launcher.errors import LaunchError, RefusedStart
 
-# Of the notes that processes leave in Redis (`kernel.heartbeats`): prefix, kind, host, pid and a random number.
+# Of the notes that processes leave in Redis (`core.work.heartbeats`): prefix, kind, host, pid and a random number.
 _HEARTBEATS = "platform:process"
 
 

@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
 from console.widgets import csv_lines
-from kernel.clock import now
+from core.clock import now
 from responses.rollups.spending import end_of_sums, period_of, spent_by_subject, subject_of
 from tenants.admin.limits import limits_url, subject_name
 from tenants.admin.team_tabs import tab_url

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from django.conf import settings
 
-from kernel.egress_policy import AllowList
+from core.egress_policy import AllowList
 
 _SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|PEPPER|CREDENTIAL", re.IGNORECASE)
 _MASK = "•••"

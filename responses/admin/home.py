@@ -20,7 +20,7 @@ from django.utils.safestring import SafeString
 from console import charts
 from console.charts import Chart, Series
 from console.widgets import ago, changelist_url, compact, copyable, duration
-from kernel.clock import now
+from core.clock import now
 from responses.admin import cells
 from responses.admin.budgets import budget_states
 from responses.admin.rejections import rejected, rejections_chart

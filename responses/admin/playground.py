@@ -16,8 +16,8 @@ from django.views.decorators.http import require_POST
 
 from console import markdown
 from console.widgets import size
-from kernel.clock import now
-from kernel.errors import BadRequest
+from core.clock import now
+from core.errors import BadRequest
 from responses.admin import cells
 from responses.admin.search.lookup import rows_of
 from responses.models import Response

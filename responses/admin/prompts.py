@@ -14,7 +14,7 @@ from unfold.admin import TabularInline
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from console.widgets import column, id_column, json_block, time_column
-from kernel.errors import BadRequest
+from core.errors import BadRequest
 from responses.models import PromptTemplate, PromptVersion
 from responses.requests import prompts
 from tenants.console.audited_admin import AuditedAdmin

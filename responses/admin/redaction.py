@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from kernel.redaction import REDACTED, redact_unknown
+from core.redaction import REDACTED, redact_unknown
 from responses.admin.transcript.parts import describe_data
 
 # Shorter values are shown: an address, or a result that happens to be in a field for binary data.

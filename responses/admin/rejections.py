@@ -13,7 +13,7 @@ from django.urls import reverse
 
 from console import charts
 from console.widgets import csv_lines
-from kernel.clock import now
+from core.clock import now
 from responses.admin.usage.pages import chart_points, default_zone
 from responses.admin.usage.query import FILTERS, RANGES, UsageQuery, parse_query
 from tenants.admin.limit_forms import limit_label

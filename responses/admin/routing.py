@@ -14,7 +14,7 @@ from django.urls import reverse
 
 from conversations.items import plain_text
 from conversations.items.messages import InputMessage
-from kernel.clock import now
+from core.clock import now
 from responses.admin.usage.query import end_of_hour
 from responses.engine.turn import Sampling, TurnRequest
 from responses.providers.clients import UpstreamFailed, close_clients, get

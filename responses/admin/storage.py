@@ -39,7 +39,7 @@ from console.widgets import (
     when,
 )
 from conversations.models import File
-from kernel.clock import now
+from core.clock import now
 from responses.admin.search.lookup import url_of
 from responses.containers.models import Container, ContainerFile
 from responses.models import ChatCompletion

@@ -33,10 +33,10 @@ from django.template.response import TemplateResponse
 from redis.backoff import NoBackoff
 
 from console.widgets import size
-from kernel import heartbeats, task_runs
-from kernel.clock import now
-from kernel.database import database_conninfo
-from kernel.heartbeats import Heartbeat
+from core.clock import now
+from core.db.database import database_conninfo
+from core.work import heartbeats, task_runs
+from core.work.heartbeats import Heartbeat
 from responses.admin import configuration
 from responses.admin.live import queries
 from responses.containers import services as containers

@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 
 from console.widgets import badge, changelist_url, compact, duration, link, when
-from kernel.clock import now
+from core.clock import now
 from responses.admin.home import Tile
 from responses.admin.usage.query import end_of_hour
 from responses.models import Response, Status

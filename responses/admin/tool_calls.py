@@ -36,8 +36,8 @@ from console.widgets import (
     tone,
     two_lines,
 )
-from kernel.clock import now
-from kernel.query import row_number
+from core.clock import now
+from core.http.query import row_number
 from responses.admin import cells
 from responses.admin.usage import links
 from responses.admin.usage.query import end_of_hour

@@ -42,8 +42,8 @@ from console.widgets import (
     tone,
     two_lines,
 )
-from kernel.clock import now
-from kernel.errors import ApiError, EgressRefused
+from core.clock import now
+from core.errors import ApiError, EgressRefused
 from responses.admin import cells
 from responses.webhooks import services
 from responses.webhooks.events import EVENT_TYPES

@@ -6,7 +6,7 @@ from typing import Any, assert_never
 
 import orjson
 
-from kernel.errors import BadRequest, InvalidValue
+from core.errors import BadRequest, InvalidValue
 from responses.anthropic.schema import (
     Base64Source,
     ContentSource,

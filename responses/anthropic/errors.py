@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from kernel.errors import ApiError
+from core.errors import ApiError
 
 # Anthropic's status for a model that is overloaded.
 _OVERLOADED = 529

@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
-from kernel.clock import now
-from kernel.errors import ServerError
+from core.clock import now
+from core.errors import ServerError
 from responses.anthropic import errors
 from responses.engine.calls.outcomes import parse_object
 from responses.engine.converter.segments import PartKind

@@ -6,8 +6,8 @@ from typing import Any
 
 from django.http import QueryDict
 
-from kernel.errors import BadRequest
-from kernel.query import integer
+from core.errors import BadRequest
+from core.http.query import integer
 
 _DEFAULT_LIMIT, _MOST = 20, 1000
 Model = Mapping[str, Any]

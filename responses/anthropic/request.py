@@ -9,8 +9,8 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from kernel.errors import BadRequest, InvalidEncryptedContent, ServerError
-from kernel.large_work import off_loop
+from core.errors import BadRequest, InvalidEncryptedContent, ServerError
+from core.json.large_work import off_loop
 from responses.anthropic.blocks import InputWriter
 from responses.anthropic.message import MessageOptions, MessageStream, whole
 from responses.anthropic.schema import CountTokens, CreateMessage

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, ValidationError
 
 from conversations.items import MAX_ITEMS, MAX_TEXT, by_type
-from kernel.errors import ModelNotFound, UnknownParameter, UnsupportedParameter
-from kernel.nulls import validate_without_nulls
-from kernel.validation import TAG, Schema, first_defect, string_or
-from kernel.wire import Wire
+from core.errors import ModelNotFound, UnknownParameter, UnsupportedParameter
+from core.http.nulls import validate_without_nulls
+from core.http.validation import TAG, Schema, first_defect, string_or
+from core.http.wire import Wire
 from responses.schema.tools import MAX_TOOLS, NAME
 
 _Text = Annotated[str, Field(max_length=MAX_TEXT)]

@@ -5,12 +5,12 @@ from typing import Any
 
 from django.http import HttpResponse, StreamingHttpResponse
 
-from kernel.asgi import Scope as AsgiScope
-from kernel.asgi import header
-from kernel.endpoints import BINARY, ApiObject, Endpoint, Schema
-from kernel.errors import BadRequest, InvalidValue, MissingParameter, RequestTooLarge, UnknownParameter
-from kernel.http import parse_form_in_memory
-from kernel.validation import parse_json, validate
+from core.errors import BadRequest, InvalidValue, MissingParameter, RequestTooLarge, UnknownParameter
+from core.http.asgi import Scope as AsgiScope
+from core.http.asgi import header
+from core.http.endpoints import BINARY, ApiObject, Endpoint, Schema
+from core.http.rendering import parse_form_in_memory
+from core.http.validation import parse_json, validate
 from responses.api.passthrough import SEE_BELOW, respond, unchanged
 from responses.api.requests import FORWARDED, STREAMED, info_of
 from responses.passthrough.audio import AudioUpload, forward_audio, forward_speech

@@ -2,7 +2,7 @@
 
 from rest_framework.response import Response
 
-from kernel.endpoints import (
+from core.http.endpoints import (
     INTEGER,
     NULLABLE_INTEGER,
     NULLABLE_OBJECT,
@@ -12,7 +12,7 @@ from kernel.endpoints import (
     ApiObject,
     Endpoint,
 )
-from kernel.pagination import PAGE, PageRequest
+from core.http.pagination import PAGE, PageRequest
 from responses.api.requests import info_of
 from responses.batches import selectors, services
 from responses.batches.requests import SCOPES, CreateBatch

@@ -2,9 +2,9 @@
 
 from rest_framework.response import Response
 
-from kernel.endpoints import NULLABLE_STRING, STRING, ApiObject, Endpoint
-from kernel.pagination import Order, PageRequest, page_argument
-from kernel.query import METADATA_FILTER, QueryArgument, nested_values, parameter
+from core.http.endpoints import NULLABLE_STRING, STRING, ApiObject, Endpoint
+from core.http.pagination import Order, PageRequest, page_argument
+from core.http.query import METADATA_FILTER, QueryArgument, nested_values, parameter
 from responses import chat
 from responses.api.requests import FORWARDED, STREAMED, info_of
 from responses.api.streams import ChatStream

@@ -1,6 +1,6 @@
 """Tables of the supported parts of the OpenAI API: the source of two pages, and checked by tests.
 
-The endpoints are those that the views declare (`kernel.endpoints`).
+The endpoints are those that the views declare (`core.http.endpoints`).
 Run `manage.py api_coverage` after every change here: it generates the tables of the pages.
 """
 
@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, get_args
 
-from kernel.errors import error_table
+from core.errors import error_table
 from responses.api import websocket
 from responses.api.remedies import REMEDIES
 from responses.api.sdk_decisions import DECISIONS

@@ -3,7 +3,7 @@
 from django.http import QueryDict
 from rest_framework.response import Response
 
-from kernel.endpoints import (
+from core.http.endpoints import (
     BOOLEAN,
     INTEGER,
     NULLABLE_INTEGER,
@@ -13,7 +13,7 @@ from kernel.endpoints import (
     Endpoint,
     Schema,
 )
-from kernel.query import QueryArgument, parameter
+from core.http.query import QueryArgument, parameter
 from responses.key_status import key_status
 from tenants.limits import end_user_of
 from tenants.views import ApiRequest, ApiView

@@ -10,9 +10,9 @@ from django.http import QueryDict
 from rest_framework.response import Response
 from typing_extensions import override
 
-from kernel.asgi import App, Message, Receive, Scope, Send, header, send_error
-from kernel.endpoints import INTEGER, NULLABLE_STRING, STRING, ApiObject, Endpoint
-from kernel.errors import ApiError, BadRequest
+from core.errors import ApiError, BadRequest
+from core.http.asgi import App, Message, Receive, Scope, Send, header, send_error
+from core.http.endpoints import INTEGER, NULLABLE_STRING, STRING, ApiObject, Endpoint
 from responses import anthropic
 from responses.anthropic import errors
 from responses.anthropic.schema import CountTokens, CreateMessage

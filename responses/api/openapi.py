@@ -13,8 +13,8 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.utils.cache import get_conditional_response
 from pydantic import BaseModel
 
-from kernel.endpoints import NULLABLE_STRING, STRING, ApiObject, Endpoint, Schema
-from kernel.http import JSON, accepts_gzip
+from core.http.endpoints import NULLABLE_STRING, STRING, ApiObject, Endpoint, Schema
+from core.http.rendering import JSON, accepts_gzip
 from responses.api.urls import ENDPOINTS
 
 _PROJECTS, _ADMIN = "organization/projects", "admin.organization.projects"

@@ -7,12 +7,12 @@ from django.http import HttpResponse, StreamingHttpResponse
 from pydantic import BaseModel
 from rest_framework.response import Response
 
-from kernel.asgi import Scope as AsgiScope
-from kernel.asgi import header
-from kernel.endpoints import BINARY, ApiObject, Endpoint, Schema
-from kernel.errors import BadRequest, InvalidValue, MissingParameter, UnknownParameter
-from kernel.http import parse_form_in_memory
-from kernel.validation import validate
+from core.errors import BadRequest, InvalidValue, MissingParameter, UnknownParameter
+from core.http.asgi import Scope as AsgiScope
+from core.http.asgi import header
+from core.http.endpoints import BINARY, ApiObject, Endpoint, Schema
+from core.http.rendering import parse_form_in_memory
+from core.http.validation import validate
 from responses.api.requests import FORWARDED, STREAMED, info_of
 from responses.chat import legacy
 from responses.chat.legacy import CreateCompletion

@@ -2,7 +2,7 @@
 
 from urllib.parse import quote
 
-from kernel.clock import now
+from core.clock import now
 from responses.models import RUNNING, Response, Status
 from responses.runs.selectors import RunProgress
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from django.http import QueryDict
 
-from kernel.asgi import Scope, header
-from kernel.endpoints import INTEGER, STRING
-from kernel.errors import InvalidType
-from kernel.query import METADATA_FILTER, QueryArgument, choice, nested_values, parameter, unix_time
+from core.errors import InvalidType
+from core.http.asgi import Scope, header
+from core.http.endpoints import INTEGER, STRING
+from core.http.query import METADATA_FILTER, QueryArgument, choice, nested_values, parameter, unix_time
 from responses.models import Status
 from responses.runs.identity import RequestInfo
 from responses.runs.selectors import ResponseFilter

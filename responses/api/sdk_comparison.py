@@ -17,7 +17,7 @@ from openai import Omit, OpenAI
 from openai._resource import SyncAPIResource
 from typing_extensions import is_typeddict
 
-from kernel.endpoints import Schema
+from core.http.endpoints import Schema
 from responses.api.openapi import document
 
 # The call of a method, in its source. Paginated lists name their method if it is not GET.

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kernel.errors import (
+from core.errors import (
     InvalidStreamId,
     InvalidType,
     Overloaded,
@@ -20,9 +20,9 @@ from kernel.errors import (
     retry_headers,
     shutting_down,
 )
-from kernel.large_work import note_size
-from kernel.socket_messages import BUSY, Reservation, budget
-from kernel.validation import json_type
+from core.http.socket_messages import BUSY, Reservation, budget
+from core.http.validation import json_type
+from core.json.large_work import note_size
 from responses.requests.context import UnstoredResponse
 
 # OpenAI's limits for streams and for responses that run at the same time on a connection.

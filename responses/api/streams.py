@@ -13,16 +13,16 @@ import orjson
 from django.http import QueryDict
 from typing_extensions import override
 
-from kernel import metrics
-from kernel.asgi import ABORT, Receive, Send, header, headers_of, send_error
-from kernel.asgi import Scope as AsgiScope
-from kernel.draining import ConnectionCut, draining
-from kernel.endpoints import Endpoint
-from kernel.errors import ApiError
-from kernel.http import JSON, as_api_error
-from kernel.ids import new_id
-from kernel.large_work import off_loop
-from kernel.overload import admission
+from core.admission.overload import admission
+from core.errors import ApiError
+from core.http.asgi import ABORT, Receive, Send, header, headers_of, send_error
+from core.http.asgi import Scope as AsgiScope
+from core.http.endpoints import Endpoint
+from core.http.rendering import JSON, as_api_error
+from core.ids import new_id
+from core.json.large_work import off_loop
+from core.load.draining import ConnectionCut, draining
+from core.telemetry import metrics
 from responses import chat
 from responses.api.requests import Replay, info_of, warning_headers
 from responses.chat.requests import ChatRequest

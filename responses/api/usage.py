@@ -2,7 +2,16 @@
 
 from rest_framework.response import Response
 
-from kernel.endpoints import BOOLEAN, INTEGER, NULLABLE_INTEGER, NULLABLE_STRING, UNIX_TIME, ApiObject, Endpoint, Schema
+from core.http.endpoints import (
+    BOOLEAN,
+    INTEGER,
+    NULLABLE_INTEGER,
+    NULLABLE_STRING,
+    UNIX_TIME,
+    ApiObject,
+    Endpoint,
+    Schema,
+)
 from responses.usage import kinds
 from responses.usage.kinds import UsageKind
 from responses.usage.query import UsageQuery, usage_argument

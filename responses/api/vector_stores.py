@@ -2,7 +2,7 @@
 
 from rest_framework.response import Response
 
-from kernel.endpoints import (
+from core.http.endpoints import (
     INTEGER,
     METADATA,
     NULLABLE_INTEGER,
@@ -14,8 +14,8 @@ from kernel.endpoints import (
     Endpoint,
     Schema,
 )
-from kernel.pagination import PAGE, PageRequest
-from kernel.query import QueryArgument, choice, parameter
+from core.http.pagination import PAGE, PageRequest
+from core.http.query import QueryArgument, choice, parameter
 from responses.models.vector_stores import EntryStatus
 from responses.vectors import search, selectors, services
 from responses.vectors.embedding import UsageAccount

@@ -9,7 +9,8 @@ from rest_framework.response import Response
 from conversations.api.conversations import CONVERSATION, INCLUDE, ITEM
 from conversations.items import project
 from conversations.selectors import public_conversation
-from kernel.endpoints import (
+from core.errors import ServerError
+from core.http.endpoints import (
     BOOLEAN,
     INTEGER,
     METADATA,
@@ -22,8 +23,7 @@ from kernel.endpoints import (
     Endpoint,
     Schema,
 )
-from kernel.errors import ServerError
-from kernel.pagination import PAGE, PageRequest
+from core.http.pagination import PAGE, PageRequest
 from responses.api.polling import polling_headers
 from responses.api.requests import REPLAY, RESPONSE_FILTERS, STREAMED, info_of, warning_headers
 from responses.api.streams import ResponseReplay, ResponseStream

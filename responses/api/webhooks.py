@@ -2,10 +2,10 @@
 
 from rest_framework.response import Response
 
-from kernel.db_threads import in_db_thread
-from kernel.endpoints import STRING, UNIX_TIME, ApiObject, Endpoint, Schema
-from kernel.errors import WebhookTestFailed
-from kernel.pagination import PAGE, PageRequest
+from core.db.db_threads import in_db_thread
+from core.errors import WebhookTestFailed
+from core.http.endpoints import STRING, UNIX_TIME, ApiObject, Endpoint, Schema
+from core.http.pagination import PAGE, PageRequest
 from responses.webhooks import services
 from responses.webhooks.events import EVENT_TYPES
 from responses.webhooks.models import WebhookEndpoint

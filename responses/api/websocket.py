@@ -19,21 +19,9 @@ from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
 
-from kernel import metrics, open_requests, response_headers
-from kernel.asgi import (
-    ABORT,
-    SERVICE_RESTART,
-    Message,
-    Receive,
-    Scope,
-    Send,
-    check_client_request_id,
-    header,
-    send_error,
-)
-from kernel.draining import ConnectionCut, draining
-from kernel.endpoints import Endpoint
-from kernel.errors import (
+from core.admission import open_requests
+from core.admission.overload import admission
+from core.errors import (
     ApiError,
     BadRequest,
     ConnectionExpired,
@@ -48,12 +36,26 @@ from kernel.errors import (
     UnsupportedParameter,
     shutting_down,
 )
-from kernel.http import as_api_error
-from kernel.ids import new_id
-from kernel.large_work import note_size, off_loop
-from kernel.overload import admission
-from kernel.socket_messages import RESERVATION, SENDER, Reservation
-from kernel.validation import json_type, parse_json
+from core.http import response_headers
+from core.http.asgi import (
+    ABORT,
+    SERVICE_RESTART,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    check_client_request_id,
+    header,
+    send_error,
+)
+from core.http.endpoints import Endpoint
+from core.http.rendering import as_api_error
+from core.http.socket_messages import RESERVATION, SENDER, Reservation
+from core.http.validation import json_type, parse_json
+from core.ids import new_id
+from core.json.large_work import note_size, off_loop
+from core.load.draining import ConnectionCut, draining
+from core.telemetry import metrics
 from responses.api.requests import info_of, warning_headers
 from responses.api.socket_streams import QueuedRequest, SocketStream, SocketStreams, pop_stream_id
 from responses.lifecycle import create

@@ -8,10 +8,10 @@ from typing import Any
 
 import orjson
 
-from kernel.compute.pool import of_team
-from kernel.errors import ApiError, InvalidValue, LimitReached, LimitsUnavailable, ServerError
-from kernel.ids import new_id
-from kernel.validation import parse_json
+from core.compute.pool import of_team
+from core.errors import ApiError, InvalidValue, LimitReached, LimitsUnavailable, ServerError
+from core.http.validation import parse_json
+from core.ids import new_id
 from responses import chat
 from responses.batches.queue import ClaimedLine, LineResult
 from responses.batches.requests import EMBEDDINGS

@@ -20,9 +20,9 @@ from django.db.models import Count, Func, IntegerField, Q, QuerySet, Sum
 from conversations.files import storage
 from conversations.files.storage import IncomingFile
 from conversations.models import File, Purpose
-from kernel.clock import now
-from kernel.db_threads import in_db_thread
-from kernel.storable_json import without_nul
+from core.clock import now
+from core.db.db_threads import in_db_thread
+from core.json.storable_json import without_nul
 from responses.batches import queue
 from responses.batches.cancellable_thread import StopSignal, run_in_thread
 from responses.batches.queue import Job

@@ -14,10 +14,10 @@ from django.conf import settings
 from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Subquery, Window
 from django.db.models.functions import Coalesce, RowNumber
 
-from kernel.clock import shared_now
-from kernel.errors import ServerError
-from kernel.leases import Claim, expired_before, has_expired, is_free, lease_until, lock, take
-from kernel.process_name import process_name
+from core.clock import shared_now
+from core.errors import ServerError
+from core.process_name import process_name
+from core.work.leases import Claim, expired_before, has_expired, is_free, lease_until, lock, take
 from responses.engine.turn import Usage
 from responses.lifecycle.blocked import Pause
 from responses.models.batches import OPEN_BATCHES, OPEN_LINES, Batch, BatchLine, BatchStatus, LineState

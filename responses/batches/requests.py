@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 import orjson
 from pydantic import Field
 
-from kernel.storable_json import is_too_deep
-from kernel.validation import FileId, Metadata
-from kernel.wire import Wire
+from core.http.validation import FileId, Metadata
+from core.http.wire import Wire
+from core.json.storable_json import is_too_deep
 from tenants.models import Scope
 
 MAX_LINES = 50_000

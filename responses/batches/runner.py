@@ -15,9 +15,9 @@ from django.conf import settings
 from django.db import Error as DatabaseError
 from typing_extensions import override
 
-from kernel.database import is_unavailable
-from kernel.db_threads import in_db_thread
-from kernel.work_queue import WorkLoop
+from core.db.database import is_unavailable
+from core.db.db_threads import in_db_thread
+from core.work.work_queue import WorkLoop
 from responses.batches import execution, files, queue
 from responses.batches.queue import MAX_ATTEMPTS, ClaimedLine, Job, LineResult
 

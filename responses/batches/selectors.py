@@ -6,9 +6,9 @@ from typing import Any
 from django.db.models import Count, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 
-from kernel.clock import unix
-from kernel.errors import NotFound
-from kernel.pagination import Page, PageRequest, keyset
+from core.clock import unix
+from core.errors import NotFound
+from core.http.pagination import Page, PageRequest, keyset
 from responses.models.batches import Batch, BatchLine, BatchStatus, LineState
 from tenants.principal import Principal
 

@@ -5,8 +5,8 @@ from functools import partial
 
 from conversations.files import storage
 from conversations.models import Purpose
-from kernel.clock import now, shared_now
-from kernel.errors import Conflict, InvalidValue
+from core.clock import now, shared_now
+from core.errors import Conflict, InvalidValue
 from responses.batches.queue import UNCOUNTED_AFTER
 from responses.batches.requests import SCOPES, CreateBatch
 from responses.batches.selectors import get_batch

@@ -8,7 +8,7 @@ index 0.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from kernel.errors import Failure
+from core.errors import Failure
 from responses.chat.chunks import as_chunk
 from responses.engine.converter.chat import ChatConverter, Chunk
 from responses.engine.converter.chat_choices import ChoiceSelector

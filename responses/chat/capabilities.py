@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kernel.errors import InvalidFile, UnsupportedParameter, UnsupportedValue
+from core.errors import InvalidFile, UnsupportedParameter, UnsupportedValue
 from responses.chat.messages import ChatAudioPart, ChatFilePart, ChatImagePart, ChatUserMessage
 from responses.chat.requests import ChatRequest, CreateChatCompletion
 from responses.engine.attachments import is_data_url

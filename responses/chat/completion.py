@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from kernel.ids import new_id
+from core.ids import new_id
 from responses.chat import capabilities, stored
 from responses.chat.answer_check import AnswerCheck
 from responses.chat.chunks import ChunkWriter, CompletionAccumulator, as_chunk, with_valid_usage

@@ -10,9 +10,9 @@ from pydantic import Field, Tag
 from typing_extensions import override
 
 from conversations.items import MAX_TEXT
-from kernel.errors import InvalidValue
-from kernel.validation import TAG, string_or, validate
-from kernel.wire import Wire
+from core.errors import InvalidValue
+from core.http.validation import TAG, string_or, validate
+from core.http.wire import Wire
 from responses.chat.chunks import ChunkWriter
 from responses.chat.requests import ChatStreamOptions
 from responses.engine.compaction.token_estimate import tokens

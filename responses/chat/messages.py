@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from conversations.items import MAX_IMAGE_URL, by_type
-from kernel.errors import BadRequest, InvalidType, InvalidValue, MissingParameter
-from kernel.validation import TAG, FileId, json_type, string_or
-from kernel.wire import Wire
+from core.errors import BadRequest, InvalidType, InvalidValue, MissingParameter
+from core.http.validation import TAG, FileId, json_type, string_or
+from core.http.wire import Wire
 
 ROLES = ("developer", "system", "user", "assistant", "tool", "function")
 

@@ -11,16 +11,16 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, ValidationError
 
 from conversations.items import MAX_ITEMS, by_type
-from kernel.errors import (
+from core.errors import (
     BadRequest,
     InvalidValue,
     ModelNotFound,
     UnknownParameter,
     UnsupportedParameter,
 )
-from kernel.nulls import validate_without_nulls
-from kernel.validation import TAG, Metadata, first_defect, path, string_or
-from kernel.wire import LongInteger, Wire
+from core.http.nulls import validate_without_nulls
+from core.http.validation import TAG, Metadata, first_defect, path, string_or
+from core.http.wire import LongInteger, Wire
 from responses.chat.messages import ChatMessage, check_conversation, check_roles
 from responses.engine.compaction.token_estimate import tokens
 from responses.engine.constraints.json_schema import schema_defect

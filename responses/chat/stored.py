@@ -6,10 +6,10 @@ All functions but `build_row` must run inside a scope (`tenants.scope`) that mak
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernel.clock import now, unix
-from kernel.errors import NotFound
-from kernel.ids import new_id
-from kernel.pagination import Order, Page, PageRequest, keyset
+from core.clock import now, unix
+from core.errors import NotFound
+from core.http.pagination import Order, Page, PageRequest, keyset
+from core.ids import new_id
 from responses.chat.requests import ChatRequest
 from responses.engine.converter.chat import Chunk
 from responses.models import ChatCompletion

@@ -1,7 +1,7 @@
 """Access to containers and their files: the only place where objects are looked up for a caller."""
 
-from kernel.clock import now
-from kernel.errors import ContainerExpired
+from core.clock import now
+from core.errors import ContainerExpired
 from responses.containers import selectors
 from responses.containers.models import Container, ContainerFile
 from tenants.principal import Principal

@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 from django.db import models
 from typing_extensions import override
 
-from kernel.clock import now
-from kernel.ids import new_id
+from core.clock import now
+from core.ids import new_id
 from tenants.models import ApiKey, IdField, Team
 
 DATA = "/mnt/data"

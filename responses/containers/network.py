@@ -2,7 +2,7 @@
 
 Containers have no network. Their proxy is a socket whose connections the sandbox service passes on to the process that
 made the call, and only while the call runs. That process checks the domain and connects under the rules of
-`kernel.egress`.
+`core.egress`.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 
 import httpcore2
 
-from kernel.egress import Egress
-from kernel.errors import EgressFailed, EgressRefused
+from core.egress import Egress
+from core.errors import EgressFailed, EgressRefused
 from sandbox.client import ContainerGone, SandboxClient, SandboxUnavailable
 from sandbox.frames import Stream
 

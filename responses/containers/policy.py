@@ -8,9 +8,9 @@ from django.conf import settings
 from pydantic import Discriminator, Field, Tag
 
 from conversations.items import by_type
-from kernel.errors import InvalidValue, UnsupportedParameter, UnsupportedValue
-from kernel.validation import TAG
-from kernel.wire import Wire
+from core.errors import InvalidValue, UnsupportedParameter, UnsupportedValue
+from core.http.validation import TAG
+from core.http.wire import Wire
 
 MAX_DOMAINS = 100
 ANY_DOMAIN = "*"

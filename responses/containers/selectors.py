@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from kernel.clock import now, unix
-from kernel.errors import NotFound
-from kernel.pagination import Page, PageRequest, keyset
+from core.clock import now, unix
+from core.errors import NotFound
+from core.http.pagination import Page, PageRequest, keyset
 from responses.containers.models import Container, ContainerFile
 from responses.containers.policy import public_policy
 

@@ -13,10 +13,10 @@ from django.conf import settings
 
 from conversations.files import storage as files
 from conversations.models import File
-from kernel import egress
-from kernel.clock import now
-from kernel.db_threads import in_db_thread
-from kernel.errors import (
+from core import egress
+from core.clock import now
+from core.db.db_threads import in_db_thread
+from core.errors import (
     ApiError,
     BadRequest,
     ContainerExpired,

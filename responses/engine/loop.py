@@ -12,8 +12,8 @@ from enum import Enum, auto
 from typing import assert_never
 
 from conversations.items import plain_text, project
-from kernel.clock import unix
-from kernel.errors import Failure
+from core.clock import unix
+from core.errors import Failure
 from responses.engine import citation_markers, turn_request
 from responses.engine.calls import dispatch
 from responses.engine.calls.dispatch import ClassifiedCalls

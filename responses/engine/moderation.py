@@ -5,8 +5,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol
 
-from kernel.clock import unix
-from kernel.errors import Failure
+from core.clock import unix
+from core.errors import Failure
 from responses.engine import spans
 from responses.engine.events.response_body import Ending, closing, failed
 from responses.engine.events.types import Body, Event

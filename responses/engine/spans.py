@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Self
 
-from kernel.clock import now
+from core.clock import now
 
 FIRST_ATTEMPT = "Request 1"
 """Name of a turn's first request to the upstream. If it succeeds it is not stored: it would repeat the turn."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from kernel.errors import Failure
+from core.errors import Failure
 from responses.engine.calls.outcomes import RequireApproval, ToolResult
 from responses.engine.events.response_body import Ending
 from responses.engine.events.types import Body, Event

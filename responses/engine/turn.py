@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, Literal, Protocol
 
 from conversations.items import StoredItem
-from kernel.errors import Failure
+from core.errors import Failure
 from responses.engine.attachments import Attachments
 from responses.engine.converter.segments import ReasoningCipher
 from responses.engine.events.types import Body, Event

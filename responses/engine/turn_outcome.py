@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kernel.errors import Failure
+from core.errors import Failure
 from responses.engine import turn_request
 from responses.engine.calls.dispatch import ClassifiedCalls, classify
 from responses.engine.calls.toolbox import Toolbox

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from django.db.models import F, Q
 
-from kernel.clock import now
-from kernel.errors import ApiError, LimitReached, LimitsUnavailable
+from core.clock import now
+from core.errors import ApiError, LimitReached, LimitsUnavailable
 from responses.lifecycle import queue
 from responses.models import RUNNING, Response
 from responses.models.batches import BatchLine, BatchStatus, LineState

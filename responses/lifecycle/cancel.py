@@ -15,9 +15,9 @@ from django.db.models.functions import Least
 from conversations import access as conversation_access
 from conversations.models import Conversation, Placement
 from conversations.services import remove_unplaced
-from kernel.errors import BadRequest, Failure
-from kernel.leases import expired_before
-from kernel.notifications import notify_from_thread
+from core.errors import BadRequest, Failure
+from core.work.leases import expired_before
+from core.work.notifications import notify_from_thread
 from responses.engine.events.response_body import Ending, failed
 from responses.engine.events.types import Body
 from responses.lifecycle import resume

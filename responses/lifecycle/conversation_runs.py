@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
-from kernel.db_threads import in_db_thread
-from kernel.errors import ConversationLocked, PreviousResponseNotFound
+from core.db.db_threads import in_db_thread
+from core.errors import ConversationLocked, PreviousResponseNotFound
 from responses.lifecycle import sweeper
 from responses.requests.context import RequestContext, read_context
 from responses.runs import conversation_lock

@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any
 
 from conversations.models import Placement, Section, opens_context
-from kernel import tracing
-from kernel.clock import now
-from kernel.ids import new_id
-from kernel.large_work import off_loop
-from kernel.leases import lease_until
-from kernel.overload import admission
-from kernel.process_name import process_name
+from core.admission.overload import admission
+from core.clock import now
+from core.ids import new_id
+from core.json.large_work import off_loop
+from core.process_name import process_name
+from core.telemetry import tracing
+from core.work.leases import lease_until
 from responses import moderation
 from responses.engine import spans, turn_request
 from responses.engine.calls.toolbox import Toolbox

@@ -9,8 +9,8 @@ from operator import or_
 from django.db.models import Q, Value
 from django.db.models.functions import Greatest
 
-from kernel import work_queue
-from kernel.leases import expired_before
+from core.work import work_queue
+from core.work.leases import expired_before
 from responses.lifecycle import sweeper
 from responses.lifecycle.worker import Dispatcher
 from responses.models import RUNNING, Isolation, Response

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from django.conf import settings
 
-from kernel import worker_loop
-from kernel.db_threads import in_db_thread
-from kernel.leases import expired_before, has_expired, take
+from core.db.db_threads import in_db_thread
+from core.work import worker_loop
+from core.work.leases import expired_before, has_expired, take
 from responses.lifecycle import sweeper
 from responses.models import RUNNING, Isolation, Response
 from responses.runs import open_calls
@@ -31,7 +31,7 @@ _PAUSE_AFTER_DEATH_SECONDS = 2.0
 # Those that continue alone, if one of them ends the process, take so many starts of a process.
 _MOST_IN_GROUP = 32
 # A worker that is killed with all its processes must not see the death of one before its own. Shorter than it takes
-# others to release the runs, see `kernel.presence`.
+# others to release the runs, see `core.work.presence`.
 _DOUBT_SECONDS = 1.0
 _MARGIN = timedelta(seconds=1)
 # A process that stops needs so much longer than its runs may take: for their last step, and to end.

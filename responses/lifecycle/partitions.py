@@ -8,10 +8,11 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.db.models import Max
 
-from kernel import metrics, partitions
-from kernel.clock import now
-from kernel.ids import Prefix, lowest_id
-from kernel.partitions import MonthlyTable, Partition
+from core.clock import now
+from core.db import partitions
+from core.db.partitions import MonthlyTable, Partition
+from core.ids import Prefix, lowest_id
+from core.telemetry import metrics
 from responses.models import RUNNING, Response
 from tenants import scope
 from tenants.models import Team

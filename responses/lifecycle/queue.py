@@ -18,10 +18,10 @@ from django.conf import settings
 from django.db import connection
 from django.db.models import F, Func, JSONField, Value
 
-from kernel.clock import shared_now
-from kernel.leases import HAS_EXPIRED, STEP_BY_INDEX, Claim, expired_before, lease_until
-from kernel.process_name import process_name
-from kernel.worker_messages import WorkerMessage
+from core.clock import shared_now
+from core.process_name import process_name
+from core.work.leases import HAS_EXPIRED, STEP_BY_INDEX, Claim, expired_before, lease_until
+from core.work.worker_messages import WorkerMessage
 from responses.models import RUNNING, Isolation, Response, Status
 from tenants import scope
 

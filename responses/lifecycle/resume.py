@@ -9,8 +9,8 @@ from django.db.models import Max
 
 from conversations.items import readable_items
 from conversations.models import Placement, Section
-from kernel.clock import now
-from kernel.leases import Claim, lease_until
+from core.clock import now
+from core.work.leases import Claim, lease_until
 from responses.engine.calls.outcomes import ToolResult
 from responses.engine.calls.toolbox import CallBudget, Toolbox
 from responses.engine.compaction.items import from_latest_compaction

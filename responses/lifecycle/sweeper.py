@@ -13,11 +13,11 @@ from django.core.cache import cache
 from django.db import connection
 from django.db.models import Min, Q
 
-from kernel import metrics
-from kernel.clock import now
-from kernel.errors import Failure
-from kernel.ids import Prefix, lowest_id
-from kernel.leases import expired_before, has_expired, is_free, lock, take
+from core.clock import now
+from core.errors import Failure
+from core.ids import Prefix, lowest_id
+from core.telemetry import metrics
+from core.work.leases import expired_before, has_expired, is_free, lock, take
 from responses.engine.events.response_body import failed
 from responses.lifecycle import resume
 from responses.models import RUNNING, CommitMark, Response

@@ -11,15 +11,15 @@ from functools import partial
 from django.conf import settings
 from typing_extensions import override
 
-from kernel import telemetry_names, tracing
-from kernel.clock import shared_now
-from kernel.compute.pool import of_team
-from kernel.db_threads import in_db_thread
-from kernel.draining import BEAT_SECONDS, surplus
-from kernel.errors import ApiError, Failure, LimitsUnavailable, PriceUnknown, RateLimited, RequestTooLargeForLimit
-from kernel.leases import Claim
-from kernel.load_limit import LoadLimit
-from kernel.work_queue import WorkLoop
+from core.clock import shared_now
+from core.compute.pool import of_team
+from core.db.db_threads import in_db_thread
+from core.errors import ApiError, Failure, LimitsUnavailable, PriceUnknown, RateLimited, RequestTooLargeForLimit
+from core.load.draining import BEAT_SECONDS, surplus
+from core.load.load_limit import LoadLimit
+from core.telemetry import telemetry_names, tracing
+from core.work.leases import Claim
+from core.work.work_queue import WorkLoop
 from responses import moderation
 from responses.engine import spans
 from responses.engine.events.response_body import Ending, failed

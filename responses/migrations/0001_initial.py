@@ -2,8 +2,8 @@ import django.contrib.postgres.fields
 import django.contrib.postgres.indexes
 import django.db.models.deletion
 import django.utils.timezone
-import kernel.crypto
-import kernel.json_text
+import core.crypto
+import core.db.json_text
 import responses.models.batches
 import responses.models.responses
 import responses.models.vector_stores
@@ -12,8 +12,8 @@ import tenants.prices
 import tenants.team_models
 from django.db import migrations, models
 
-from kernel.partitions import CreateMonthlyTable
-from kernel.row_security import enable_row_security
+from core.db.partitions import CreateMonthlyTable
+from core.db.row_security import enable_row_security
 
 # Full-text search of messages keeps words as they are written, in any language. That of passages drops English words
 # without content; words of other languages are kept.
@@ -152,7 +152,7 @@ class Migration(migrations.Migration):
                 ('model', models.CharField(max_length=200)),
                 ('upstream_id', models.CharField(max_length=64)),
                 ('upstream_model', models.CharField(max_length=200)),
-                ('parameters', kernel.json_text.WireField(default=dict)),
+                ('parameters', core.db.json_text.WireField(default=dict)),
                 ('options', models.JSONField(default=dict, help_text='Settings of the request that the response object does not contain.')),
                 ('metadata', models.JSONField(default=dict)),
                 ('end_user', models.CharField(blank=True, max_length=128, null=True)),
@@ -185,10 +185,10 @@ class Migration(migrations.Migration):
                 ('has_open_call', models.BooleanField(default=False, help_text='Ended by another process during a call whose usage is not recorded yet.')),
                 ('cost', tenants.prices.CostField(blank=True, decimal_places=10, help_text='In US dollars, as far as prices were known. Empty if none was.', max_digits=20, null=True)),
                 ('spans', models.JSONField(default=list, help_text='What the run did outside of its turns, measured.')),
-                ('error', kernel.json_text.WireField(null=True)),
+                ('error', core.db.json_text.WireField(null=True)),
                 ('error_code', models.CharField(blank=True, max_length=60, null=True)),
                 ('incomplete_reason', models.CharField(blank=True, max_length=40, null=True)),
-                ('moderation', kernel.json_text.WireField(help_text='Moderation results for input and output.', null=True)),
+                ('moderation', core.db.json_text.WireField(help_text='Moderation results for input and output.', null=True)),
             ],
             options={
                 'indexes': [models.Index(fields=['team', 'created_at'], name='response_by_team_and_time'), models.Index(fields=['created_at'], name='response_by_time'), models.Index(condition=models.Q(('previous_response_id__isnull', False)), fields=['previous_response_id'], name='response_by_previous'), models.Index(condition=models.Q(('conversation_id__isnull', False)), fields=['conversation_id', 'created_at'], name='response_by_conversation'), models.Index(condition=models.Q(('status__in', ('queued', 'in_progress'))), fields=['lease_until'], name='response_running_lease'), models.Index(condition=models.Q(('background', True), ('status__in', ('queued', 'in_progress'))), fields=['team', 'created_at'], name='response_background_by_team'), models.Index(condition=models.Q(('handed_over_at__isnull', False), ('status__in', ('queued', 'in_progress'))), fields=['handed_over_at'], name='response_handed_over'), django.contrib.postgres.indexes.GinIndex(condition=models.Q(('metadata', {}), _negated=True), fields=['metadata'], name='response_by_metadata', opclasses=['jsonb_path_ops']), models.Index(fields=['api_key', 'created_at'], name='response_by_key_and_time'), models.Index(fields=['model', 'created_at'], name='response_by_model_and_time'), models.Index(condition=models.Q(('end_user__isnull', False)), fields=['end_user', 'created_at'], name='response_by_end_user'), models.Index(condition=models.Q(('error_code__isnull', False)), fields=['error_code', 'created_at'], name='response_by_error_code'), models.Index(condition=models.Q(('status__in', ('incomplete', 'failed', 'cancelled'))), fields=['created_at'], name='response_unwell_by_time')],
@@ -306,9 +306,9 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('model', models.CharField(max_length=200)),
                 ('metadata', models.JSONField(default=dict)),
-                ('messages', kernel.json_text.WireField(default=list)),
-                ('parameters', kernel.json_text.WireField(default=dict, help_text='The other parameters of the request.')),
-                ('body', kernel.json_text.WireField(default=dict)),
+                ('messages', core.db.json_text.WireField(default=list)),
+                ('parameters', core.db.json_text.WireField(default=dict, help_text='The other parameters of the request.')),
+                ('body', core.db.json_text.WireField(default=dict)),
                 ('request_id', models.CharField(default='', max_length=64)),
             ],
             options={
@@ -339,7 +339,7 @@ class Migration(migrations.Migration):
                 ('number', models.PositiveIntegerField()),
                 ('messages', models.JSONField(default=list)),
                 ('model', models.CharField(blank=True, default='', help_text='The model for requests that do not name one.', max_length=200)),
-                ('parameters', kernel.json_text.WireField(default=dict, help_text='Defaults for requests that do not set them.')),
+                ('parameters', core.db.json_text.WireField(default=dict, help_text='Defaults for requests that do not set them.')),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('created_by', models.CharField(default='', max_length=150)),
             ],
@@ -577,8 +577,8 @@ class Migration(migrations.Migration):
                 ('name', models.CharField(max_length=256)),
                 ('url', models.CharField(max_length=2048)),
                 ('event_types', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=40), default=list, size=None)),
-                ('secret', kernel.crypto.EncryptedTextField()),
-                ('previous_secret', kernel.crypto.EncryptedTextField(blank=True, default='')),
+                ('secret', core.crypto.EncryptedTextField()),
+                ('previous_secret', core.crypto.EncryptedTextField(blank=True, default='')),
                 ('previous_until', models.DateTimeField(blank=True, null=True)),
                 ('enabled', models.BooleanField(default=True)),
                 ('disabled_at', models.DateTimeField(blank=True, null=True)),

@@ -4,8 +4,8 @@ from django.db import models
 from django.db.models import Q
 from typing_extensions import override
 
-from kernel.clock import now
-from kernel.ids import new_id
+from core.clock import now
+from core.ids import new_id
 from tenants.models import ApiKey, IdField, TeamRow
 
 

@@ -13,9 +13,9 @@ from django.db import models
 from django.db.models import Q
 from typing_extensions import override
 
-from kernel.clock import now
-from kernel.ids import new_id
-from kernel.json_text import WireField
+from core.clock import now
+from core.db.json_text import WireField
+from core.ids import new_id
 from responses.engine.events.compression import decompress
 from responses.models.stored_request import restored_options, restored_parameters
 from tenants.models import ApiKey, IdField, TeamRow

@@ -8,8 +8,8 @@ from django.db.models import Q
 from typing_extensions import override
 
 from conversations.models import File
-from kernel.clock import now
-from kernel.ids import new_id
+from core.clock import now
+from core.ids import new_id
 from tenants.models import ApiKey, IdField, Team, TeamRow
 
 

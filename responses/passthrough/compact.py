@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 from conversations.items import InputMessage
-from kernel.clock import now
-from kernel.errors import UnknownParameter
-from kernel.ids import new_id
+from core.clock import now
+from core.errors import UnknownParameter
+from core.ids import new_id
 from responses.engine.calls.toolbox import Toolbox
 from responses.engine.compaction import token_estimate
 from responses.engine.compaction.items import CompactionPlan

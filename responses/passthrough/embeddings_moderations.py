@@ -11,10 +11,10 @@ import httpx2
 from pydantic import BaseModel, Discriminator, Field, Tag
 
 from conversations.items import MAX_IMAGE_URL, MAX_TEXT
-from kernel.errors import ApiError, UnsupportedValue
-from kernel.ids import new_id
-from kernel.validation import TAG, validate
-from kernel.wire import Wire
+from core.errors import ApiError, UnsupportedValue
+from core.http.validation import TAG, validate
+from core.http.wire import Wire
+from core.ids import new_id
 from responses.engine.compaction.token_estimate import tokens
 from responses.engine.converter.chat import Chunk
 from responses.engine.turn import Usage

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from kernel.errors import Failure, ModelNotFound, UnsupportedValue
-from kernel.ids import new_id
+from core.errors import Failure, ModelNotFound, UnsupportedValue
+from core.ids import new_id
 from responses.engine.compaction.token_estimate import tokens
 from responses.engine.converter.base import reported_usage
 from responses.engine.converter.chat import Chunk

@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from kernel import clock, wait_limit
-from kernel.db_threads import in_db_thread
-from kernel.errors import Failure, NotFound
+from core import clock
+from core.db import wait_limit
+from core.db.db_threads import in_db_thread
+from core.errors import Failure, NotFound
 from responses.engine.events.types import Body
 from responses.providers.clients import UpstreamFailed, get, read_bytes
 from responses.providers.event_stream import check_object, decode

@@ -7,7 +7,7 @@ from functools import partial
 from typing_extensions import override
 
 from conversations.items import InputMessage, plain_text
-from kernel.errors import ApiError
+from core.errors import ApiError
 from responses.engine.compaction.token_estimate import tokens
 from responses.engine.turn import Sampling, TurnRequest, Usage
 from responses.providers.clients import UpstreamFailed

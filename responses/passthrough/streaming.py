@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from kernel.errors import Failure
-from kernel.ids import new_id
+from core.errors import Failure
+from core.ids import new_id
 from responses.engine.converter.chat import Chunk
 from responses.engine.events.types import DONE_FRAME
 from responses.engine.turn import Usage

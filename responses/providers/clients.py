@@ -26,12 +26,14 @@ from openai import AsyncAPIResponse, AsyncOpenAI, DefaultAioHttpClient
 from openai._types import RequestOptions
 from opentelemetry.trace import Span
 
-from kernel import basic_auth, large_json, metrics, tracing
-from kernel.clock import now
-from kernel.errors import Failure, ModelNotFound
-from kernel.large_work import off_loop
-from kernel.overload import admission
-from kernel.redaction import redact
+from core import basic_auth
+from core.admission.overload import admission
+from core.clock import now
+from core.errors import Failure, ModelNotFound
+from core.json import large_json
+from core.json.large_work import off_loop
+from core.redaction import redact
+from core.telemetry import metrics, tracing
 from responses.engine import spans
 from responses.engine.spans import FIRST_ATTEMPT, Activity
 from responses.engine.turn import Attempt

@@ -7,9 +7,9 @@ from typing import Any
 
 import orjson
 
-from kernel import lenient_json
-from kernel.errors import Failure
-from kernel.storable_json import is_too_deep, without_nul
+from core.errors import Failure
+from core.json import lenient_json
+from core.json.storable_json import is_too_deep, without_nul
 from responses.providers.clients import UpstreamFailed, read_bytes
 from responses.providers.http_client import Answer
 from responses.providers.upstream_errors import failure_from_error, reported_error

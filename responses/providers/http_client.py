@@ -25,8 +25,8 @@ from django.conf import settings
 from multidict import CIMultiDict
 from typing_extensions import override
 
-from kernel import lenient_json
-from kernel.large_work import LARGE_BYTES
+from core.json import lenient_json
+from core.json.large_work import LARGE_BYTES
 
 _MAX_CONNECTIONS = 2000
 _KEEP_ALIVE_SECONDS = 5.0

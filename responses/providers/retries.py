@@ -11,8 +11,8 @@ from email.utils import parsedate_to_datetime
 
 from django.conf import settings
 
-from kernel.clock import now
-from kernel.errors import Failure
+from core.clock import now
+from core.errors import Failure
 from responses.providers.first_answer import FirstAnswer
 from tenants.directory import Route
 

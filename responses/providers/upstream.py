@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 from opentelemetry.trace import Span
 
 from conversations.items import project
-from kernel import telemetry_names, tracing
-from kernel.errors import Failure
-from kernel.large_work import off_loop
+from core.errors import Failure
+from core.json.large_work import off_loop
+from core.telemetry import telemetry_names, tracing
 from responses.engine.attachments import AttachmentMap
 from responses.engine.converter.base import TurnConverter
 from responses.engine.converter.chat import ChatConverter

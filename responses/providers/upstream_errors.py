@@ -14,7 +14,7 @@ import httpx2
 import orjson
 import regex
 
-from kernel.errors import FINAL, UPSTREAM_REJECTIONS, ContentFlagged, ContextTooLong, Failure, ModelNotFound
+from core.errors import FINAL, UPSTREAM_REJECTIONS, ContentFlagged, ContextTooLong, Failure, ModelNotFound
 
 # Of a message that contains an upstream's text.
 MAX_MESSAGE = 550

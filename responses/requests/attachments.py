@@ -1,6 +1,6 @@
 """Images and files of a request: check them before the run starts, and load their bytes or texts for the model.
 
-Images and files by URL are downloaded here, with the checks of `kernel.egress`, and not by the upstream: it may be able
+Images and files by URL are downloaded here, with the checks of `core.egress`, and not by the upstream: it may be able
 to reach private networks. They are downloaded once per run; items keep the URL that the client sent.
 
 An invalid attachment of the request itself is a 400 that names its part. Attachments of earlier items were valid once;
@@ -24,10 +24,10 @@ from conversations.files import storage as files
 from conversations.files.extraction import extract_text
 from conversations.items import InputFile, InputImage, StoredItem
 from conversations.models import File
-from kernel import egress
-from kernel.db_threads import in_db_thread
-from kernel.egress import Fetched
-from kernel.errors import (
+from core import egress
+from core.db.db_threads import in_db_thread
+from core.egress import Fetched
+from core.errors import (
     ApiError,
     EgressFailed,
     EgressRefused,
@@ -44,7 +44,7 @@ from kernel.errors import (
     UnsupportedImageType,
     UnsupportedValue,
 )
-from kernel.large_work import in_thread, join_pieces, pause
+from core.json.large_work import in_thread, join_pieces, pause
 from responses.engine.attachments import (
     Attachment,
     AttachmentFile,

@@ -6,7 +6,7 @@ it.
 
 from typing import Any
 
-from kernel.errors import ContextTooLong, UnsupportedParameter, UnsupportedValue
+from core.errors import ContextTooLong, UnsupportedParameter, UnsupportedValue
 from responses.engine.compaction.window import fit, is_too_long
 from responses.engine.state import RunContext
 from responses.requests.parameters import EXTRA_SAMPLING, LOGPROBS

@@ -20,7 +20,7 @@ from conversations.selectors import (
     reject_duplicates,
     unknown_conversation,
 )
-from kernel.errors import InvalidValue, NotFound
+from core.errors import InvalidValue, NotFound
 from responses.engine.compaction.items import CompactedContext, from_latest_compaction
 from responses.engine.events.types import Body
 from responses.models import Response

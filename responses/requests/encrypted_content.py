@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 import orjson
 
 from conversations.items import Compaction, InputItem, Reasoning
-from kernel.crypto import InvalidToken, content_cipher
+from core.crypto import InvalidToken, content_cipher
 from responses.engine.compaction.items import CompactionContent, unverified_content
 from responses.engine.converter.segments import ReasoningContent
 

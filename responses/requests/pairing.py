@@ -28,7 +28,7 @@ from conversations.items import (
     ToolSearchOutput,
     plain_text,
 )
-from kernel.errors import ToolCallMismatch
+from core.errors import ToolCallMismatch
 
 # As in OpenAI's error messages; an output is named "… output".
 _LABELS: dict[type[Any], str] = {

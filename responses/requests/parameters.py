@@ -10,7 +10,7 @@ from typing import Any
 
 from conversations.items import InputMessage, ItemBase, StoredItem, from_wire
 from conversations.items.parts import input_part
-from kernel.clock import unix
+from core.clock import unix
 from responses.engine.compaction.items import CompactionPlan
 from responses.engine.turn import Sampling
 from responses.requests import tool_offer

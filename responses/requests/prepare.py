@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from conversations.items import StoredItem
-from kernel.clock import now
-from kernel.db_threads import in_db_thread
-from kernel.large_work import LARGE_BYTES, note_size, off_loop
+from core.clock import now
+from core.db.db_threads import in_db_thread
+from core.json.large_work import LARGE_BYTES, note_size, off_loop
 from responses.engine import messages
 from responses.engine.state import ModelTraits, RunContext
 from responses.engine.turn import Sampling

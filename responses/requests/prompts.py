@@ -12,10 +12,10 @@ from django.db import transaction
 from pydantic import Field
 
 from conversations.items import MAX_TEXT, AssistantMessage, InputMessage, InputPart, InputText
-from kernel.db_threads import in_db_thread
-from kernel.errors import BadRequest, InvalidType, MissingParameter, UnknownParameter, UnsupportedParameter
-from kernel.validation import validate
-from kernel.wire import Wire
+from core.db.db_threads import in_db_thread
+from core.errors import BadRequest, InvalidType, MissingParameter, UnknownParameter, UnsupportedParameter
+from core.http.validation import validate
+from core.http.wire import Wire
 from responses.models import PromptTemplate, PromptVersion
 from responses.requests.parameters import EXTRA_SAMPLING
 from responses.runs import access

@@ -7,7 +7,7 @@ when the run ends.
 from typing import Any
 
 from conversations.models import Placement, Section
-from kernel.errors import BadRequest
+from core.errors import BadRequest
 from responses.engine.events.types import Body
 from responses.models import PromptVersion, Response
 from responses.requests.context import load_history

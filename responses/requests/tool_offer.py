@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from conversations.items import AdditionalTools, StoredItem, ToolSearchOutput
-from kernel.errors import InvalidValue
+from core.errors import InvalidValue
 from responses.engine.calls.client_tools import hidden_function, upstream_name
 from responses.engine.constraints.grammar import definition_defect
 from responses.engine.turn import CallForm, FunctionTool, Grammar

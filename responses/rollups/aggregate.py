@@ -28,7 +28,7 @@ from typing import Any
 
 from django.db import connection
 
-from kernel.clock import now
+from core.clock import now
 from responses.models.rollups import RollupMark, UnrolledRow
 from responses.rollups import histograms
 from responses.rollups.sources import SOURCES, RollupSource, cells_sql

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from django.db import connection
 
-from kernel import periods
+from core import periods
 from responses.models.rollups import RollupMark
 from responses.rollups import histograms
 from responses.rollups.sources import RollupSource, cells_sql

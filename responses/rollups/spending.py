@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from django.db.models import Sum
 
-from kernel import periods
+from core import periods
 from responses.rollups.queries import RollupQuery, fetch_rows
 from responses.rollups.sources import CALLS
 from tenants.limit_models import EVERY_END_USER

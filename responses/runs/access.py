@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from django.db.models import F
 from django.db.models.expressions import BaseExpression
 
-from kernel.errors import BadRequest, NotFound, PreviousResponseNotFound
+from core.errors import BadRequest, NotFound, PreviousResponseNotFound
 from responses.models import RUNNING, PromptVersion, Response
 from responses.runs import selectors
 from responses.runs.selectors import Chain

@@ -13,10 +13,10 @@ from django.conf import settings
 from django.db import connection, models
 
 from conversations.models import Placement, Section
-from kernel.clock import shared_now
-from kernel.errors import ConversationLocked
-from kernel.leases import expired_before, lease_until
-from kernel.statement_pipeline import Statement
+from core.clock import shared_now
+from core.db.statement_pipeline import Statement
+from core.errors import ConversationLocked
+from core.work.leases import expired_before, lease_until
 from responses.models import RUNNING, ConversationLock, Response
 from responses.runs.rows import Row
 from responses.runs.store import GUARDED, ExtraWrite

@@ -19,11 +19,11 @@ import orjson
 from django.db import Error as DatabaseError
 
 from conversations.items import project
-from kernel import wait_limit
-from kernel.clock import shared_now
-from kernel.db_threads import in_db_thread
-from kernel.errors import BadRequest
-from kernel.notifications import Notifier, loop_notifications, wait_within
+from core.clock import shared_now
+from core.db import wait_limit
+from core.db.db_threads import in_db_thread
+from core.errors import BadRequest
+from core.work.notifications import Notifier, loop_notifications, wait_within
 from responses.engine.events.compression import decompress
 from responses.engine.events.types import DONE_FRAME, Body
 from responses.models import EventBatch, Response

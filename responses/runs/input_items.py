@@ -16,8 +16,8 @@ import orjson
 from django.db import connection
 
 from conversations.models import Section
-from kernel.errors import NotFound
-from kernel.pagination import Order, Page, PageRequest
+from core.errors import NotFound
+from core.http.pagination import Order, Page, PageRequest
 from responses.engine.events.types import Body
 from responses.models import Response
 

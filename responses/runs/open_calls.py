@@ -17,12 +17,12 @@ from weakref import WeakKeyDictionary
 
 from django.conf import settings
 
-from kernel import wait_limit
-from kernel.clock import shared_now
-from kernel.db_threads import in_db_thread
-from kernel.leases import expired_before, has_expired, lease_until, lock
-from kernel.process_name import process_name
-from kernel.statement_pipeline import Statement
+from core.clock import shared_now
+from core.db import wait_limit
+from core.db.db_threads import in_db_thread
+from core.db.statement_pipeline import Statement
+from core.process_name import process_name
+from core.work.leases import expired_before, has_expired, lease_until, lock
 from responses.runs import store
 from responses.runs.rows import Row, new_row
 from responses.runs.store import GUARDED, Change, ExtraWrite

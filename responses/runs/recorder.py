@@ -17,11 +17,11 @@ from django.conf import settings
 
 from conversations.items import plain_text
 from conversations.models import Item, Placement, Section, opens_context
-from kernel.clock import now
-from kernel.db_threads import in_db_thread
-from kernel.large_work import LARGE_BYTES, in_thread, is_large, pause
-from kernel.leases import lock
-from kernel.notifications import Notifier, loop_notifications
+from core.clock import now
+from core.db.db_threads import in_db_thread
+from core.json.large_work import LARGE_BYTES, in_thread, is_large, pause
+from core.work.leases import lock
+from core.work.notifications import Notifier, loop_notifications
 from responses.engine import spans
 from responses.engine.calls.outcomes import ToolResult, request_digest
 from responses.engine.events.compression import compress

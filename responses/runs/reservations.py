@@ -21,9 +21,10 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Q
 
-from kernel import response_headers, wait_limit
-from kernel.db_threads import in_db_thread
-from kernel.errors import (
+from core.db import wait_limit
+from core.db.db_threads import in_db_thread
+from core.db.statement_pipeline import Statement
+from core.errors import (
     ApiError,
     Failure,
     InsufficientQuota,
@@ -33,9 +34,9 @@ from kernel.errors import (
     PriceUnknown,
     RateLimited,
 )
-from kernel.leases import lease_until
-from kernel.process_name import process_name
-from kernel.statement_pipeline import Statement
+from core.http import response_headers
+from core.process_name import process_name
+from core.work.leases import lease_until
 from responses.engine.calls.outcomes import Execute, Refuse
 from responses.engine.compaction import token_estimate
 from responses.engine.events.types import Event

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from django.db import connection, models
 
-from kernel.statement_pipeline import Statement
+from core.db.statement_pipeline import Statement
 
 
 class Row(NamedTuple):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 
-from kernel import metrics
+from core.telemetry import metrics
 from responses.engine.steps import (
     CallRecord,
     ContextCompacted,

@@ -16,16 +16,17 @@ from django.conf import settings
 from django.db import Error as DatabaseError
 from structlog.contextvars import bind_contextvars
 
-from kernel import metrics, wait_limit
-from kernel.clock import shared_now
-from kernel.database import is_unavailable
-from kernel.db_threads import in_db_thread
-from kernel.draining import BEAT_SECONDS, ConnectionCut, surplus
-from kernel.errors import DATABASE_LOST, FINAL, SHUTTING_DOWN, Failure
-from kernel.leases import Claim, expired_before, lease_until
-from kernel.notifications import loop_notifications, wait_within
-from kernel.process_name import process_name
-from kernel.timed_event import TimedEvent
+from core.clock import shared_now
+from core.db import wait_limit
+from core.db.database import is_unavailable
+from core.db.db_threads import in_db_thread
+from core.errors import DATABASE_LOST, FINAL, SHUTTING_DOWN, Failure
+from core.load.draining import BEAT_SECONDS, ConnectionCut, surplus
+from core.process_name import process_name
+from core.telemetry import metrics
+from core.work.leases import Claim, expired_before, lease_until
+from core.work.notifications import loop_notifications, wait_within
+from core.work.timed_event import TimedEvent
 from responses.engine.events.response_body import Ending, failed
 from responses.engine.events.types import DONE_FRAME, Event
 from responses.engine.loop import Run

@@ -13,9 +13,9 @@ from django.db.models.expressions import BaseExpression, RawSQL
 
 from conversations.models import Placement, Section
 from conversations.selectors import context_items
-from kernel.clock import unix
-from kernel.errors import ContextTooLong, NotFound
-from kernel.pagination import Page, PageRequest, keyset
+from core.clock import unix
+from core.errors import ContextTooLong, NotFound
+from core.http.pagination import Page, PageRequest, keyset
 from responses.engine.events.response_body import Ending, response_body
 from responses.engine.events.types import Body
 from responses.engine.turn import Usage

@@ -17,13 +17,13 @@ import psycopg
 from django.db import connection
 from psycopg.conninfo import make_conninfo
 
-from kernel import large_json
-from kernel.database import database_conninfo
-from kernel.group_commit import GroupCommit
-from kernel.ids import new_id
-from kernel.large_work import LARGE_BYTES, is_large, pause, short_turns
-from kernel.statement_pipeline import ConnectionLost, Statement, StatementPipeline
-from kernel.worker_loop import WorkerLoop
+from core.db.database import database_conninfo
+from core.db.group_commit import GroupCommit
+from core.db.statement_pipeline import ConnectionLost, Statement, StatementPipeline
+from core.ids import new_id
+from core.json import large_json
+from core.json.large_work import LARGE_BYTES, is_large, pause, short_turns
+from core.work.worker_loop import WorkerLoop
 from responses.models import Status
 from responses.runs.rows import Row, insertion
 

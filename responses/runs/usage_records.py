@@ -9,8 +9,8 @@ from decimal import Decimal
 from functools import cache
 from typing import Any
 
-from kernel.clock import now
-from kernel.ids import new_id
+from core.clock import now
+from core.ids import new_id
 from responses.engine.converter.base import reported_usage
 from responses.engine.turn import Attempt, Usage
 from responses.runs import open_calls

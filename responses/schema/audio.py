@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 from pydantic import Field, Tag
 
 from conversations.items import MAX_TEXT
-from kernel.errors import UnsupportedValue
-from kernel.validation import TAG, string_or
-from kernel.wire import Wire
+from core.errors import UnsupportedValue
+from core.http.validation import TAG, string_or
+from core.http.wire import Wire
 from responses.schema.images import ModelName
 
 MAX_AUDIO_BYTES = 25 * 1024 * 1024

@@ -7,9 +7,9 @@ from pydantic import Discriminator, Field, GetCoreSchemaHandler, Tag
 from pydantic_core import CoreSchema, core_schema
 
 from conversations.items import by_type
-from kernel.errors import InvalidValue
-from kernel.validation import TAG
-from kernel.wire import Wire
+from core.errors import InvalidValue
+from core.http.validation import TAG
+from core.http.wire import Wire
 from responses.schema.tools import TOOLS, Label, ToolParam, label_of
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, Tag, ValidationError
 
 from conversations.items import MAX_ITEMS, CompactionTrigger, Includable, InputItem, StoredItem
-from kernel.errors import (
+from core.errors import (
     BadRequest,
     Forbidden,
     InvalidType,
@@ -21,9 +21,9 @@ from kernel.errors import (
     UnsupportedParameter,
     UnsupportedValue,
 )
-from kernel.nulls import lenient_validator, validate_without_nulls
-from kernel.validation import TAG, Metadata, ResponseId, first_defect, string_or
-from kernel.wire import Wire
+from core.http.nulls import lenient_validator, validate_without_nulls
+from core.http.validation import TAG, Metadata, ResponseId, first_defect, string_or
+from core.http.wire import Wire
 from responses.schema.choices import AllowedTools, KindChoice, ToolChoice, check_choice
 from responses.schema.messages import PreviousMessage, history
 from responses.schema.options import (

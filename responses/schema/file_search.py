@@ -6,8 +6,8 @@ from pydantic import Discriminator, Field, StringConstraints, Tag, model_validat
 
 from conversations.items import by_type
 from conversations.items.hosted import Attribute
-from kernel.validation import TAG
-from kernel.wire import Wire
+from core.http.validation import TAG
+from core.http.wire import Wire
 
 MAX_RESULTS = 50
 _MAX_FILTERS = 100

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from conversations.items import MAX_TEXT
-from kernel.errors import UnsupportedParameter
-from kernel.wire import Wire
+from core.errors import UnsupportedParameter
+from core.http.wire import Wire
 
 MAX_EDIT_IMAGES = 16
 """Maximum number of input images of an edit."""

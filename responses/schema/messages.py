@@ -27,10 +27,10 @@ from conversations.items import (
     ReasoningText,
     StoredItem,
 )
-from kernel.errors import InvalidValue, MissingParameter
-from kernel.ids import new_id
-from kernel.validation import TAG, string_or
-from kernel.wire import Wire
+from core.errors import InvalidValue, MissingParameter
+from core.http.validation import TAG, string_or
+from core.http.wire import Wire
+from core.ids import new_id
 from responses.engine.calls.client_tools import upstream_name
 from responses.engine.messages import FUNCTIONS, LEGEND, TOOLS_TITLE
 from responses.schema.tools import CustomToolParam, NamespaceToolParam, ToolParam

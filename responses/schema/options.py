@@ -14,10 +14,10 @@ from pydantic import (
 )
 
 from conversations.items import MAX_ITEMS, MAX_TEXT, ConfigurationUpdate, InputPart, by_type, reject_additional_fields
-from kernel.errors import BadRequest
-from kernel.nulls import validate_without_nulls
-from kernel.validation import TAG, ConversationId, PromptId, ResponseId, Schema, first_defect, string_or
-from kernel.wire import Wire
+from core.errors import BadRequest
+from core.http.nulls import validate_without_nulls
+from core.http.validation import TAG, ConversationId, PromptId, ResponseId, Schema, first_defect, string_or
+from core.http.wire import Wire
 from responses.engine.constraints.json_schema import schema_defect
 from responses.schema.tools import NAME
 

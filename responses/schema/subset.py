@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
-from kernel.errors import UnknownParameter, UnsupportedParameter
+from core.errors import UnknownParameter, UnsupportedParameter
 
 
 def refuse_others(values: dict[str, Any], *, known: Iterable[str], unsupported: Iterable[str] = ()) -> None:

@@ -13,10 +13,10 @@ from pydantic_core import CoreSchema
 from typing_extensions import override
 
 from conversations.items import AdditionalTools, LocalSkill, ToolSearchOutput, by_type
-from kernel.errors import BadRequest, InvalidValue, UnsupportedValue
-from kernel.nulls import validate_without_nulls
-from kernel.validation import TAG, first_defect, path
-from kernel.wire import Wire
+from core.errors import BadRequest, InvalidValue, UnsupportedValue
+from core.http.nulls import validate_without_nulls
+from core.http.validation import TAG, first_defect, path
+from core.http.wire import Wire
 from responses.engine.calls.client_tools import MAX_NAME, upstream_name
 from responses.engine.turn import Grammar
 

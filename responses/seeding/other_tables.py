@@ -8,8 +8,8 @@ import orjson
 
 from conversations.files import storage
 from conversations.models import File, FileState, Purpose
-from kernel.clock import unix
-from kernel.ids import new_id
+from core.clock import unix
+from core.ids import new_id
 from responses.models import ChatCompletion, PromptTemplate, PromptVersion, Response, Status
 from responses.models.batches import Batch, BatchStatus
 from responses.models.vector_stores import EntryStatus, VectorChunk, VectorStore, VectorStoreFile

@@ -12,8 +12,8 @@ from django.db import models
 
 from conversations.items import plain_text, project
 from conversations.models import Conversation, Item, Placement, Section
-from kernel.clock import unix
-from kernel.ids import new_id
+from core.clock import unix
+from core.ids import new_id
 from responses.engine.calls.hosted import whole_item
 from responses.engine.calls.item_events import after_result, before_result
 from responses.engine.calls.outcomes import RequireApproval, ToolResult, request_digest

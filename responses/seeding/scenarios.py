@@ -19,7 +19,7 @@ at the beginning and at the end, and `output` is what the model reads. A call th
 
 from typing import Any, NamedTuple
 
-from kernel.errors import Failure
+from core.errors import Failure
 from responses.engine.calls.client_tools import upstream_name
 from responses.seeding.texts import TEXTS, Between, OneOf
 

@@ -9,8 +9,8 @@ from typing import Any
 from django.db import models, transaction
 
 from conversations.models import Conversation
-from kernel.clock import now
-from kernel.ids import new_id
+from core.clock import now
+from core.ids import new_id
 from responses.models import Response
 from responses.rollups import aggregate
 from responses.seeding import teams

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from kernel.ids import new_id
+from core.ids import new_id
 
 TEXTS: dict[str, Any] = orjson.loads(Path(__file__).with_name("texts.json").read_bytes())
 

@@ -17,7 +17,7 @@ from io import BytesIO
 import yaml
 from typing_extensions import override
 
-from kernel.errors import InvalidValue
+from core.errors import InvalidValue
 
 MAX_FILES = 500
 MAX_ARCHIVE_BYTES = 50 * 1024 * 1024

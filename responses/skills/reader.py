@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 
-from kernel.compute.pool import Computation, ComputationFailed, TooCostly, compute
-from kernel.errors import InvalidValue
+from core.compute.pool import Computation, ComputationFailed, TooCostly, compute
+from core.errors import InvalidValue
 from responses.skills import bundle as bundles
 from responses.skills.bundle import MAX_TOTAL_BYTES, Bundle, BundleFile
 

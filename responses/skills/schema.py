@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from conversations.items import by_type
-from kernel.validation import TAG, SkillId
-from kernel.wire import Wire
+from core.http.validation import TAG, SkillId
+from core.http.wire import Wire
 from responses.skills.bundle import MAX_DESCRIPTION, MAX_NAME, NAME
 
 MAX_SKILLS = 50

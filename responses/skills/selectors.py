@@ -4,9 +4,9 @@ from typing import Any
 
 from django.db.models import QuerySet
 
-from kernel.clock import unix
-from kernel.errors import NotFound
-from kernel.pagination import Page, PageRequest, keyset
+from core.clock import unix
+from core.errors import NotFound
+from core.http.pagination import Page, PageRequest, keyset
 from responses.skills.models import Skill, SkillVersion
 
 LATEST = "latest"

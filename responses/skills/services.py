@@ -9,8 +9,8 @@ from typing import Any
 
 from django.db.models import Sum
 
-from kernel.db_threads import in_db_thread
-from kernel.errors import InvalidValue, TooManySkills
+from core.db.db_threads import in_db_thread
+from core.errors import InvalidValue, TooManySkills
 from responses.skills import reader, selectors
 from responses.skills.bundle import Bundle
 from responses.skills.models import Skill, SkillVersion

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from django.db import transaction
 
 from conversations.items import McpApprovalRequest, McpApprovalResponse, McpCall, StoredItem
-from kernel.clock import now
-from kernel.errors import BadRequest, InvalidValue, NotFound
+from core.clock import now
+from core.errors import BadRequest, InvalidValue, NotFound
 from responses.engine.calls.client_tools import upstream_name
 from responses.engine.calls.outcomes import request_digest
 from responses.engine.turn import Call

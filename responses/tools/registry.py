@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any
 
 from conversations.items import StoredItem
-from kernel import tracing
-from kernel.db_threads import in_db_thread
-from kernel.errors import InvalidValue, UnsupportedValue
+from core.db.db_threads import in_db_thread
+from core.errors import InvalidValue, UnsupportedValue
+from core.telemetry import tracing
 from responses.engine.calls.toolbox import HostedTool, Toolbox
 from responses.models import Response
 from responses.providers.hosted_calls import HISTORY

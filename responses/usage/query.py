@@ -13,11 +13,11 @@ from zoneinfo import ZoneInfo, available_timezones
 import orjson
 from django.http import QueryDict
 
-from kernel import periods
-from kernel.clock import now
-from kernel.endpoints import BOOLEAN, STRING, Schema
-from kernel.errors import InvalidType, InvalidValue, LimitExceeded, MissingParameter
-from kernel.query import QueryArgument, choice, integer, parameter
+from core import periods
+from core.clock import now
+from core.errors import InvalidType, InvalidValue, LimitExceeded, MissingParameter
+from core.http.endpoints import BOOLEAN, STRING, Schema
+from core.http.query import QueryArgument, choice, integer, parameter
 from responses.usage.kinds import COSTS, UsageKind
 
 Limits = Mapping[str, tuple[int, int]]

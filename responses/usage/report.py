@@ -11,7 +11,7 @@ import orjson
 from django.db import connection
 from django.db.models import Q
 
-from kernel.clock import now, unix
+from core.clock import now, unix
 from responses.rollups import queries
 from responses.rollups.queries import RollupQuery
 from responses.rollups.sources import CALLS

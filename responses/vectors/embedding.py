@@ -8,7 +8,7 @@ from typing import Any
 
 from django.conf import settings
 
-from kernel.errors import ApiError, Failure, UnsupportedValue
+from core.errors import ApiError, Failure, UnsupportedValue
 from responses.engine.compaction.token_estimate import tokens
 from responses.engine.turn import Usage
 from responses.models.vector_stores import VectorStore

@@ -18,12 +18,12 @@ from typing_extensions import override
 from conversations.files import storage
 from conversations.files.extraction import extract_text
 from conversations.models import File
-from kernel.clock import shared_now
-from kernel.compute.pool import of_team
-from kernel.db_threads import in_db_thread
-from kernel.errors import ApiError, BadRequest, FileTooLarge, InvalidFile, UnsupportedFile
-from kernel.leases import HAS_EXPIRED, STEP_BY_INDEX, Claim, expired_before
-from kernel.work_queue import WorkLoop
+from core.clock import shared_now
+from core.compute.pool import of_team
+from core.db.db_threads import in_db_thread
+from core.errors import ApiError, BadRequest, FileTooLarge, InvalidFile, UnsupportedFile
+from core.work.leases import HAS_EXPIRED, STEP_BY_INDEX, Claim, expired_before
+from core.work.work_queue import WorkLoop
 from responses.models.vector_stores import EntryStatus, VectorChunk, VectorEmbedding, VectorStoreFile
 from responses.providers.clients import UpstreamFailed
 from responses.vectors import embedding

@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from conversations.items import by_type
-from kernel.errors import MissingParameter, MutuallyExclusive, UnsupportedValue
-from kernel.validation import TAG, FileId, Metadata
-from kernel.wire import Wire
+from core.errors import MissingParameter, MutuallyExclusive, UnsupportedValue
+from core.http.validation import TAG, FileId, Metadata
+from core.http.wire import Wire
 from responses.schema.file_search import MAX_RESULTS, Attributes, Filter, HybridSearch
 
 MAX_BATCH = 2_000

@@ -10,8 +10,8 @@ from typing import Any
 from django.db import connections, transaction
 from django.db.utils import DatabaseError
 
-from kernel.errors import UnsupportedValue
-from kernel.row_security import row_security_statements
+from core.db.row_security import row_security_statements
+from core.errors import UnsupportedValue
 
 TABLE = "responses_vectorembedding"
 INDEXED = (256, 384, 512, 768, 1024, 1536, 2048, 3072)

@@ -17,9 +17,9 @@ from typing import Any
 import orjson
 from django.db import connection
 
-from kernel.clock import now
-from kernel.db_threads import in_db_thread
-from kernel.errors import InvalidValue
+from core.clock import now
+from core.db.db_threads import in_db_thread
+from core.errors import InvalidValue
 from responses.models.vector_stores import HalfVectorField, VectorStore
 from responses.providers.clients import UpstreamFailed
 from responses.schema.file_search import ComparisonFilter, CompoundFilter, HybridSearch

@@ -9,9 +9,9 @@ from typing import Any
 
 from django.db.models import Count, Q, QuerySet, Sum
 
-from kernel.clock import now, unix
-from kernel.errors import NotFound
-from kernel.pagination import Page, PageRequest, keyset
+from core.clock import now, unix
+from core.errors import NotFound
+from core.http.pagination import Page, PageRequest, keyset
 from responses.models.vector_stores import EntryStatus, VectorChunk, VectorStore, VectorStoreBatch, VectorStoreFile
 from tenants.principal import Principal
 

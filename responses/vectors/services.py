@@ -7,9 +7,9 @@ from django.db import transaction
 from django.db.models import F
 
 from conversations.files import storage
-from kernel.clock import now
-from kernel.errors import InvalidValue
-from kernel.worker_messages import WorkerMessage
+from core.clock import now
+from core.errors import InvalidValue
+from core.work.worker_messages import WorkerMessage
 from responses.models.vector_stores import EntryStatus, VectorStore, VectorStoreBatch, VectorStoreFile
 from responses.vectors import embedding, schema, selectors
 from responses.vectors.removal import lock_store, remove_files

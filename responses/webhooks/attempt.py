@@ -4,9 +4,9 @@ import time
 
 from django.conf import settings
 
-from kernel.clock import shared_now
-from kernel.egress import Egress
-from kernel.errors import EgressFailed, EgressRefused
+from core.clock import shared_now
+from core.egress import Egress
+from core.errors import EgressFailed, EgressRefused
 from responses.webhooks.events import payload
 from responses.webhooks.models import WebhookDelivery
 from responses.webhooks.signing import secrets_of, signed

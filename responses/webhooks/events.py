@@ -4,8 +4,8 @@ from typing import Any, Literal, get_args
 
 import orjson
 
-from kernel.clock import unix
-from kernel.ids import new_id
+from core.clock import unix
+from core.ids import new_id
 from responses.webhooks.models import WebhookDelivery
 
 EventType = Literal[

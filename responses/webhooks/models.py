@@ -5,9 +5,9 @@ from django.db import models
 from django.db.models import Q
 from typing_extensions import override
 
-from kernel.clock import now
-from kernel.crypto import EncryptedTextField
-from kernel.ids import new_id
+from core.clock import now
+from core.crypto import EncryptedTextField
+from core.ids import new_id
 from tenants.models import IdField, Team
 from tenants.notification_models import DUE_IFF_PENDING, Delivery, DeliveryState
 

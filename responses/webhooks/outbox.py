@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 from django.db import connection
 
-from kernel.clock import now
-from kernel.statement_pipeline import Statement
+from core.clock import now
+from core.db.statement_pipeline import Statement
 from responses.webhooks.events import new_event_id
 from tenants.outbox.queue import CHANNEL
 

@@ -6,7 +6,7 @@ from django.conf import settings
 from django.db import connection
 from typing_extensions import override
 
-from kernel.egress import Egress
+from core.egress import Egress
 from responses.webhooks.attempt import GONE, send
 from responses.webhooks.models import DisabledReason, WebhookDelivery, WebhookEndpoint
 from tenants.audit import audit

@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from kernel.clock import unix
-from kernel.wire import Wire
+from core.clock import unix
+from core.http.wire import Wire
 from responses.webhooks.events import EventType
 from responses.webhooks.models import MAX_NAME, MAX_URL, WebhookEndpoint
 from responses.webhooks.signing import hint

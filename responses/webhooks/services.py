@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from kernel import egress
-from kernel.clock import now
-from kernel.errors import EgressFailed, EgressRefused, NotFound, TooManyWebhookEndpoints
-from kernel.pagination import Page, PageRequest, keyset
+from core import egress
+from core.clock import now
+from core.errors import EgressFailed, EgressRefused, NotFound, TooManyWebhookEndpoints
+from core.http.pagination import Page, PageRequest, keyset
 from responses.webhooks.attempt import send
 from responses.webhooks.events import new_event_id, sample_data, sample_object_id
 from responses.webhooks.models import DisabledReason, WebhookDelivery, WebhookEndpoint

@@ -15,7 +15,7 @@ from unfold.enums import ActionVariant
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from console.widgets import badge, column, id_column, key_cell, time_column
-from kernel.clock import now
+from core.clock import now
 from tenants import services
 from tenants.admin.key_forms import AddressesField, addresses_field
 from tenants.console.audited_admin import actor

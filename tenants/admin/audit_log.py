@@ -30,7 +30,7 @@ from console.widgets import (
     time_column,
     two_lines,
 )
-from kernel.clock import now
+from core.clock import now
 from tenants import audit_seals
 from tenants.audit import audit
 from tenants.console.audited_admin import actor

@@ -13,8 +13,8 @@ from unfold.contrib.filters.admin import AutocompleteSelectFilter
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from console.widgets import LogAdmin, TimeFilter, column, copyable, exact, time_column, tone, two_lines
-from kernel import egress
-from kernel.errors import EgressRefused
+from core import egress
+from core.errors import EgressRefused
 from tenants.console.audited_admin import AuditedAdmin
 from tenants.console.content_access import HIDDEN, with_readable
 from tenants.console.roles import LEADS, OPERATORS, TeamScoped

@@ -10,8 +10,8 @@ from typing_extensions import override
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from console.widgets import column
-from kernel.egress_policy import parse_url
-from kernel.errors import EgressRefused
+from core.egress_policy import parse_url
+from core.errors import EgressRefused
 from tenants.admin.team_access import SharedObjectAdmin, TeamsInline
 from tenants.console.secrets import SecretForm, WriteOnlySecrets, forget_field, secret_badge, secret_field
 from tenants.models import Connector, ConnectorVisibility, SearchEngine, SearchEngineVisibility, SearchKind

@@ -17,7 +17,7 @@ from unfold.widgets import (
     UnfoldAdminTextInputWidget,
 )
 
-from kernel.clock import now
+from core.clock import now
 from tenants import scope
 from tenants.admin.limit_forms import NewLimitsForm
 from tenants.models import ApiKey, Model, Scope, Team, ToolKind

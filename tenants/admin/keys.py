@@ -23,7 +23,7 @@ from unfold.decorators import action
 from unfold.enums import ActionVariant
 
 from console.widgets import badge, column, id_column, key_cell, time_column, two_lines
-from kernel.clock import now
+from core.clock import now
 from tenants import scope, services
 from tenants.admin.key_forms import KeyForm, NewKeyForm, RotateKeyForm, initial_from, model_names_of
 from tenants.console.audited_admin import AuditedAdmin, actor

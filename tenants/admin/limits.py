@@ -12,7 +12,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.http import urlencode
 
-from kernel.errors import LimitsUnavailable
+from core.errors import LimitsUnavailable
 from tenants import scope
 from tenants.admin.keys import may_manage_key
 from tenants.admin.limit_forms import LimitsForm, described, limit_label

@@ -17,7 +17,7 @@ from typing_extensions import override
 from unfold.admin import TabularInline
 
 from console.widgets import badge, column
-from kernel.clock import now
+from core.clock import now
 from tenants import price_catalog, price_updates
 from tenants.console.audited_admin import AuditedAdmin, actor
 from tenants.console.roles import ADMINISTRATORS_ONLY, OPERATORS, ByRole, PlatformOnly

@@ -16,7 +16,7 @@ from typing_extensions import override
 from unfold.contrib.filters.admin import AutocompleteSelectFilter
 
 from console.widgets import badge, changelist_url, column, id_column, link, time_column, tone, two_lines
-from kernel.query import row_number
+from core.http.query import row_number
 from tenants import members, services
 from tenants.admin.key_forms import tool_kinds
 from tenants.admin.team_tabs import CONTENT, READS, SETTINGS, tab_url, tabs_for

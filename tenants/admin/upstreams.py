@@ -17,8 +17,8 @@ from unfold.contrib.filters.admin import DropdownFilter
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from console.widgets import badge, column, id_column, time_column, two_lines
-from kernel.basic_auth import split_credentials
-from kernel.clock import now
+from core.basic_auth import split_credentials
+from core.clock import now
 from tenants import price_updates
 from tenants.admin.capabilities import CapabilityForm, capability_labels, fieldsets
 from tenants.admin.health import health_by_route, health_cell

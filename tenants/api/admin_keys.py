@@ -7,10 +7,10 @@ from typing import Any
 
 from rest_framework.response import Response
 
-from kernel.clock import unix
-from kernel.endpoints import NULLABLE_INTEGER, STRING, UNIX_TIME, ApiObject, Endpoint
-from kernel.errors import NotFound
-from kernel.pagination import Order, PageRequest, keyset, page_argument
+from core.clock import unix
+from core.errors import NotFound
+from core.http.endpoints import NULLABLE_INTEGER, STRING, UNIX_TIME, ApiObject, Endpoint
+from core.http.pagination import Order, PageRequest, keyset, page_argument
 from tenants import services
 from tenants.members import user_id
 from tenants.models import AdminKey, AdminScope

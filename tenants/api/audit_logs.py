@@ -12,11 +12,11 @@ from django.db.models import Q
 from django.http import QueryDict
 from rest_framework.response import Response
 
-from kernel.clock import unix
-from kernel.endpoints import STRING, ApiObject, Endpoint, Schema
-from kernel.errors import NotFound
-from kernel.pagination import PageRequest, keyset, page_argument
-from kernel.query import QueryArgument, parameter, texts_argument, unix_time
+from core.clock import unix
+from core.errors import NotFound
+from core.http.endpoints import STRING, ApiObject, Endpoint, Schema
+from core.http.pagination import PageRequest, keyset, page_argument
+from core.http.query import QueryArgument, parameter, texts_argument, unix_time
 from tenants import scope
 from tenants.api.lookup import user_key
 from tenants.members import user_id

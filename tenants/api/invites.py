@@ -7,11 +7,11 @@ from django.core.validators import validate_email
 from pydantic import Field
 from rest_framework.response import Response
 
-from kernel.clock import unix
-from kernel.endpoints import NULLABLE_INTEGER, STRING, UNIX_TIME, ApiObject, Endpoint
-from kernel.errors import Conflict, InvalidValue, NotFound
-from kernel.pagination import PageRequest, keyset, page_argument
-from kernel.wire import Wire
+from core.clock import unix
+from core.errors import Conflict, InvalidValue, NotFound
+from core.http.endpoints import NULLABLE_INTEGER, STRING, UNIX_TIME, ApiObject, Endpoint
+from core.http.pagination import PageRequest, keyset, page_argument
+from core.http.wire import Wire
 from tenants import invitations
 from tenants.api.lookup import get_project
 from tenants.invitations import ProjectRole

@@ -15,11 +15,11 @@ from django.db.models import Sum
 from pydantic import Field
 from rest_framework.response import Response
 
-from kernel.clock import now
-from kernel.endpoints import INTEGER, STRING, ApiObject, Endpoint
-from kernel.errors import Conflict, InvalidValue, NotFound
-from kernel.pagination import Page, PageRequest, page_argument
-from kernel.wire import Wire
+from core.clock import now
+from core.errors import Conflict, InvalidValue, NotFound
+from core.http.endpoints import INTEGER, STRING, ApiObject, Endpoint
+from core.http.pagination import Page, PageRequest, page_argument
+from core.http.wire import Wire
 from tenants import scope
 from tenants.api.lookup import get_project
 from tenants.limits import services

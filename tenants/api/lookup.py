@@ -2,7 +2,7 @@
 
 from django.contrib.auth.models import User
 
-from kernel.errors import NotFound
+from core.errors import NotFound
 from tenants import scope
 from tenants.models import ApiKey, Membership, ServiceAccount, Team
 

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from rest_framework.response import Response
 
-from kernel.endpoints import BOOLEAN, STRING, ApiObject, Endpoint
-from kernel.wire import Wire
+from core.http.endpoints import BOOLEAN, STRING, ApiObject, Endpoint
+from core.http.wire import Wire
 from tenants import services
 from tenants.api.lookup import get_project
 from tenants.models import AdminScope, ModelPolicy, Team, ToolKind

@@ -9,12 +9,12 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.http import QueryDict
 from rest_framework.response import Response
 
-from kernel.clock import shared_now, unix
-from kernel.endpoints import NULLABLE_INTEGER, STRING, UNIX_TIME, ApiObject, Endpoint, Schema
-from kernel.errors import Conflict, InvalidValue, NotFound
-from kernel.pagination import PageRequest, keyset, page_argument
-from kernel.query import QueryArgument, choice, parameter
-from kernel.wire import Wire
+from core.clock import shared_now, unix
+from core.errors import Conflict, InvalidValue, NotFound
+from core.http.endpoints import NULLABLE_INTEGER, STRING, UNIX_TIME, ApiObject, Endpoint, Schema
+from core.http.pagination import PageRequest, keyset, page_argument
+from core.http.query import QueryArgument, choice, parameter
+from core.http.wire import Wire
 from tenants import scope, services
 from tenants.api.bodies import ExpiresInSeconds
 from tenants.api.lookup import get_key, get_project

@@ -5,12 +5,12 @@ from typing import Any
 from django.http import QueryDict
 from rest_framework.response import Response
 
-from kernel.clock import unix
-from kernel.endpoints import NULLABLE_INTEGER, STRING, UNIX_TIME, ApiObject, Endpoint
-from kernel.errors import Conflict, NotFound
-from kernel.pagination import PageRequest, keyset, page_argument
-from kernel.query import QueryArgument, choice, parameter
-from kernel.wire import Wire
+from core.clock import unix
+from core.errors import Conflict, NotFound
+from core.http.endpoints import NULLABLE_INTEGER, STRING, UNIX_TIME, ApiObject, Endpoint
+from core.http.pagination import PageRequest, keyset, page_argument
+from core.http.query import QueryArgument, choice, parameter
+from core.http.wire import Wire
 from tenants import scope, services
 from tenants.api.bodies import Name
 from tenants.api.lookup import get_project

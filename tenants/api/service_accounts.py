@@ -5,11 +5,11 @@ from typing import Any, Literal
 
 from rest_framework.response import Response
 
-from kernel.clock import shared_now, unix
-from kernel.endpoints import NULLABLE_INTEGER, STRING, UNIX_TIME, ApiObject, Endpoint
-from kernel.errors import Conflict, MutuallyExclusive, NotFound
-from kernel.pagination import PageRequest, keyset, page_argument
-from kernel.wire import Wire
+from core.clock import shared_now, unix
+from core.errors import Conflict, MutuallyExclusive, NotFound
+from core.http.endpoints import NULLABLE_INTEGER, STRING, UNIX_TIME, ApiObject, Endpoint
+from core.http.pagination import PageRequest, keyset, page_argument
+from core.http.wire import Wire
 from tenants import scope, services
 from tenants.api.bodies import ExpiresInSeconds, Name
 from tenants.api.lookup import get_project, get_service_account

@@ -9,12 +9,12 @@ from typing import Any, Literal
 from django.contrib.auth.models import User
 from rest_framework.response import Response
 
-from kernel.clock import unix
-from kernel.endpoints import NULLABLE_STRING, STRING, UNIX_TIME, ApiObject, Endpoint
-from kernel.errors import Conflict, InvalidValue, MissingParameter, MutuallyExclusive, NotFound
-from kernel.pagination import PageRequest, keyset, page_argument
-from kernel.query import texts_argument
-from kernel.wire import Wire
+from core.clock import unix
+from core.errors import Conflict, InvalidValue, MissingParameter, MutuallyExclusive, NotFound
+from core.http.endpoints import NULLABLE_STRING, STRING, UNIX_TIME, ApiObject, Endpoint
+from core.http.pagination import PageRequest, keyset, page_argument
+from core.http.query import texts_argument
+from core.http.wire import Wire
 from tenants import members, scope
 from tenants.api.lookup import get_member, get_project, get_user
 from tenants.members import public_role, role_of, user_id

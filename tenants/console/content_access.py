@@ -17,8 +17,8 @@ from django.template.loader import render_to_string
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.safestring import SafeString
 
-from kernel.clock import now
-from kernel.row_security import EVERY_TEAM
+from core.clock import now
+from core.db.row_security import EVERY_TEAM
 from tenants import scope
 from tenants.audit import audit
 from tenants.console.audited_admin import actor, audit_row

@@ -18,8 +18,8 @@ from django.conf import settings
 from django.contrib.auth import get_user
 from django.http import HttpRequest, parse_cookie
 
-from kernel.asgi import Message, Receive, Scope, Send, header
-from kernel.db_threads import in_db_thread
+from core.db.db_threads import in_db_thread
+from core.http.asgi import Message, Receive, Scope, Send, header
 from tenants.console.roles import EVERY_ROLE
 from tenants.console.viewer import Viewer, lacks_second_factor, viewer_of
 

@@ -11,8 +11,8 @@ from django.contrib.auth.models import AnonymousUser
 from django.contrib.auth.models import User as DjangoUser
 from django.http import HttpRequest
 
-from kernel.clock import now
-from kernel.row_security import EVERY_TEAM
+from core.clock import now
+from core.db.row_security import EVERY_TEAM
 from tenants import scope
 from tenants.models import Membership, Reveal, Role, StaffMember, StaffRole
 

@@ -12,7 +12,7 @@ from django.core.signing import BadSignature, Signer
 from django.db import transaction
 from django.urls import reverse
 
-from kernel.clock import now
+from core.clock import now
 from tenants import scope
 from tenants.audit import audit
 from tenants.members import add_member, role_of

@@ -10,11 +10,11 @@ from decimal import Decimal
 import redis
 from django.conf import settings
 
-from kernel import metrics
-from kernel.clock import shared_now
-from kernel.db_threads import in_db_thread
-from kernel.errors import LimitsUnavailable, retry_headers
-from kernel.ids import new_id
+from core.clock import shared_now
+from core.db.db_threads import in_db_thread
+from core.errors import LimitsUnavailable, retry_headers
+from core.ids import new_id
+from core.telemetry import metrics
 from tenants import directory
 from tenants.limits import rejections, script
 from tenants.limits.plan import (

@@ -7,8 +7,8 @@ from decimal import ROUND_CEILING, Decimal
 from math import ceil
 from typing import Any, NamedTuple
 
-from kernel.clock import shared_now
-from kernel.errors import (
+from core.clock import shared_now
+from core.errors import (
     ApiError,
     InsufficientQuota,
     LimitReached,
@@ -16,7 +16,7 @@ from kernel.errors import (
     RequestTooLargeForLimit,
     retry_headers,
 )
-from kernel.periods import bounds, microseconds
+from core.periods import bounds, microseconds
 from tenants.limits.rebuild import UNITS, subjects
 from tenants.limits.script import Reply
 from tenants.limits.values import BudgetUse, Demand, Grant, LimitStatus, LimitUse, TakenRate

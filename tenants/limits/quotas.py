@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from django.db.models import Q
 
-from kernel.errors import QuotaReached
+from core.errors import QuotaReached
 from tenants.models import LimitSet
 from tenants.principal import Principal
 

@@ -12,8 +12,8 @@ from django.conf import settings
 from django.db import connection
 from django.utils.module_loading import import_string
 
-from kernel.clock import shared_now
-from kernel.periods import bounds, microseconds
+from core.clock import shared_now
+from core.periods import bounds, microseconds
 from tenants import scope
 from tenants.models import Budget
 

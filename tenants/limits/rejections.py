@@ -12,8 +12,8 @@ from typing import NamedTuple
 from django.db import Error as DatabaseError
 from django.db import connection, connections
 
-from kernel import metrics
-from kernel.clock import now
+from core.clock import now
+from core.telemetry import metrics
 from tenants import scope
 from tenants.limits.plan import Refusal
 from tenants.limits.values import Demand

@@ -11,8 +11,8 @@ from datetime import timedelta
 
 import redis
 
-from kernel.clock import now
-from kernel.periods import microseconds
+from core.clock import now
+from core.periods import microseconds
 from tenants import scope
 from tenants.limits import guard, script
 from tenants.limits.rebuild import open_reservations

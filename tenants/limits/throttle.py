@@ -6,10 +6,10 @@ from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 from typing_extensions import override
 
-from kernel import response_headers
-from kernel.endpoints import Endpoint
-from kernel.errors import LimitsUnavailable
-from kernel.ids import new_id
+from core.errors import LimitsUnavailable
+from core.http import response_headers
+from core.http.endpoints import Endpoint
+from core.ids import new_id
 from tenants.limits import guard
 from tenants.limits.values import Demand
 from tenants.principal import Principal

@@ -7,7 +7,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from kernel.clock import shared_now
+from core.clock import shared_now
 from tenants.limit_models import END_USER_LENGTH
 from tenants.models import ReservationKind
 from tenants.principal import SubjectKind

@@ -2,7 +2,7 @@ import django.contrib.postgres.fields
 import django.core.validators
 import django.db.models.deletion
 import django.utils.timezone
-import kernel.crypto
+import core.crypto
 import tenants.limit_models
 import tenants.models
 import tenants.notification_models
@@ -12,8 +12,8 @@ import tenants.team_models
 from django.conf import settings
 from django.db import migrations, models
 
-from kernel.partitions import CreateMonthlyTable, create_functions
-from kernel.row_security import enable_row_security, grant_to_application, revoke_changes
+from core.db.partitions import CreateMonthlyTable, create_functions
+from core.db.row_security import enable_row_security, grant_to_application, revoke_changes
 
 
 def grant(apps, editor):
@@ -198,7 +198,7 @@ class Migration(migrations.Migration):
                 ('name', models.CharField(max_length=120, unique=True)),
                 ('base_url', models.URLField(help_text='Up to and including /v1.')),
                 ('wire_api', models.CharField(choices=[('chat_completions', 'Chat completions'), ('responses', 'Responses')], default='chat_completions', help_text='API that the upstream offers.', max_length=20)),
-                ('api_key', kernel.crypto.EncryptedTextField(blank=True, default='', help_text='Encrypted at rest and never shown again.')),
+                ('api_key', core.crypto.EncryptedTextField(blank=True, default='', help_text='Encrypted at rest and never shown again.')),
                 ('is_default', models.BooleanField(default=False, help_text='Preferred if several upstreams serve a model of the same name.')),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),
             ],
@@ -275,7 +275,7 @@ class Migration(migrations.Migration):
                 ('name', models.CharField(help_text='Value of connector_id in requests.', max_length=64, unique=True)),
                 ('title', models.CharField(max_length=120)),
                 ('url', models.CharField(max_length=2000)),
-                ('authorization', kernel.crypto.EncryptedTextField(blank=True, default='', help_text='Bearer token for requests that send none. Encrypted at rest and never shown again.')),
+                ('authorization', core.crypto.EncryptedTextField(blank=True, default='', help_text='Bearer token for requests that send none. Encrypted at rest and never shown again.')),
                 ('enabled', models.BooleanField(default=True)),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),
             ],
@@ -298,7 +298,7 @@ class Migration(migrations.Migration):
                 ('name', models.CharField(max_length=64, unique=True)),
                 ('kind', models.CharField(choices=[('searxng', 'SearXNG'), ('tavily', 'Tavily'), ('brave', 'Brave')], default='searxng', max_length=20)),
                 ('base_url', models.CharField(blank=True, default='', help_text='Address of the engine. Empty means the public service.', max_length=2000)),
-                ('api_key', kernel.crypto.EncryptedTextField(blank=True, default='', help_text='Encrypted at rest and never shown again.')),
+                ('api_key', core.crypto.EncryptedTextField(blank=True, default='', help_text='Encrypted at rest and never shown again.')),
                 ('enabled', models.BooleanField(default=True)),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),
             ],
@@ -328,7 +328,7 @@ class Migration(migrations.Migration):
                 ('output_action', models.CharField(choices=[('block', 'Block'), ('score', 'Log only')], default='block', max_length=10)),
                 ('model', models.CharField(blank=True, default='', help_text='Model that checks the content.', max_length=200)),
                 ('hook_url', models.CharField(blank=True, default='', help_text='URL that receives the content to check.', max_length=2000)),
-                ('hook_secret', kernel.crypto.EncryptedTextField(blank=True, default='', help_text='Sent as a bearer token. Encrypted at rest and never shown again.')),
+                ('hook_secret', core.crypto.EncryptedTextField(blank=True, default='', help_text='Sent as a bearer token. Encrypted at rest and never shown again.')),
                 ('fails_open', models.BooleanField(default=False, help_text='Allow content if a check fails with an error. If off, it is blocked where the action is to block.')),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),
             ],

@@ -2,7 +2,7 @@ from typing import Any
 
 from django.db import migrations
 
-from kernel.basic_auth import split_credentials
+from core.basic_auth import split_credentials
 
 
 def encrypt_credentials(apps: Any, schema_editor: Any) -> None:

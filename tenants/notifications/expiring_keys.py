@@ -4,7 +4,7 @@ from datetime import UTC, timedelta
 
 from django.db.models import F
 
-from kernel.clock import now
+from core.clock import now
 from tenants import scope
 from tenants.models import ApiKey, KeySource, Notification, NotificationKind
 from tenants.notifications.services import Message, notify

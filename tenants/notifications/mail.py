@@ -14,7 +14,7 @@ from django.db.models import Case, When, Window
 from django.db.models.functions import RowNumber
 from typing_extensions import override
 
-from kernel.clock import now
+from core.clock import now
 from tenants.notification_models import DeliveryState, MailDelivery, NotificationKind
 from tenants.notifications.recipients import Subscription, sign
 from tenants.outbox.attempt import BODY_LENGTH, AttemptResult

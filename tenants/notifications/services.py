@@ -7,7 +7,7 @@ from typing import Any
 
 from django.conf import settings
 
-from kernel.clock import now
+from core.clock import now
 from tenants import scope
 from tenants.notification_models import MailDelivery, Notification, NotificationKind
 from tenants.notifications.recipients import recipients

@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from kernel import metrics
-from kernel.clock import shared_now
-from kernel.database_notifications import listen
-from kernel.db_threads import in_db_thread
-from kernel.work_queue import WorkLoop
+from core.clock import shared_now
+from core.db.db_threads import in_db_thread
+from core.telemetry import metrics
+from core.work.database_notifications import listen
+from core.work.work_queue import WorkLoop
 from tenants import scope
 from tenants.outbox.attempt import AttemptResult
 from tenants.outbox.queue import CHANNEL, ClaimedDelivery

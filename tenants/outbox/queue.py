@@ -13,9 +13,9 @@ from typing import Any
 from django.conf import settings
 from django.db import connection
 
-from kernel import metrics
-from kernel.clock import now
-from kernel.leases import Claim
+from core.clock import now
+from core.telemetry import metrics
+from core.work.leases import Claim
 from tenants import scope
 from tenants.notification_models import Delivery, DeliveryState
 from tenants.outbox.attempt import ERROR_LENGTH, AttemptResult

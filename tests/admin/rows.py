@@ -9,8 +9,8 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from conversations.models import Item, Placement, Section
-from kernel.clock import now
-from kernel.ids import new_id
+from core.clock import now
+from core.ids import new_id
 from responses.engine.events.compression import compress
 from responses.models import EventBatch, Mode, Response, Status, ToolCall, Turn
 from tenants import scope

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.test import Client
 
 from conversations.models import Section
-from kernel.clock import now
+from core.clock import now
 from responses.models import Response, Status
 from tenants import scope, services
 from tenants.models import UsageRecord

@@ -5,7 +5,7 @@ import re
 import pytest
 from django.test import Client
 
-from kernel.crypto import keyed_digest
+from core.crypto import keyed_digest
 from tenants import scope, services
 from tenants.models import AdminKey, AuditEvent
 from tests.admin.rows import text

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kernel.errors import BadRequest
+from core.errors import BadRequest
 from responses.models import Response
 from responses.requests import rebuild
 from tenants import scope

@@ -12,8 +12,8 @@ from django.core.management import CommandError, call_command
 from django.db import ProgrammingError, connection, connections
 from django.test import Client
 
-from kernel.clock import now
-from kernel.origin import Origin, use_origin
+from core.clock import now
+from core.origin import Origin, use_origin
 from tenants import audit_seals, scope
 from tenants.audit import audit
 from tenants.models import AuditEvent, AuditSeal

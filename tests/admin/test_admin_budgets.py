@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from kernel.clock import now
+from core.clock import now
 from tenants.limits import services
 from tests.admin.rows import add_rejections, add_response, add_usage, member, text
 from tests.support.api import Caller, MakeCaller

@@ -8,8 +8,8 @@ import pytest
 from django.test import Client
 
 from conversations.models import Conversation, Item, Placement, Section
-from kernel.clock import now
-from kernel.ids import new_id
+from core.clock import now
+from core.ids import new_id
 from responses.models import ConversationLock, Response
 from tenants import scope
 from tenants.models import AuditEvent

@@ -11,8 +11,8 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from conversations.models import Conversation, File, Item, Placement, Section, Upload
-from kernel.clock import now
-from kernel.ids import new_id
+from core.clock import now
+from core.ids import new_id
 from responses.containers.models import Container, ContainerFile
 from responses.models import ChatCompletion, PromptTemplate, PromptVersion
 from responses.models.batches import Batch, BatchLine

@@ -7,7 +7,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from kernel.clock import now
+from core.clock import now
 from responses.models import Status
 from tenants import scope
 from tenants.models import ApiKey, Role

@@ -9,8 +9,8 @@ from django.contrib.sessions.models import Session
 from django.core.exceptions import ValidationError
 from django.test import Client
 
-from kernel.clock import now
-from kernel.errors import Unauthorized
+from core.clock import now
+from core.errors import Unauthorized
 from tenants import directory, scope
 from tenants.admin.key_forms import ModelNamesField
 from tenants.models import ApiKey

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from kernel.clock import now
-from kernel.errors import Forbidden, Unauthorized
-from kernel.origin import Origin, use_origin
+from core.clock import now
+from core.errors import Forbidden, Unauthorized
+from core.origin import Origin, use_origin
 from tenants import directory, scope, services
 from tenants.models import ApiKey, AuditEvent, KeySource
 from tests.admin.rows import text

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from kernel.ids import new_id
+from core.ids import new_id
 from tenants import directory, scope
 from tenants.limits import Demand, reserve_sync, services
 from tenants.models import AuditEvent, LimitSet

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from kernel.clock import now
+from core.clock import now
 from responses.engine.events.compression import compress
 from responses.models import EventBatch, Response, Status
 from tenants import scope

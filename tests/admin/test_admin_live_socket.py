@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 from websockets.sync.connection import Connection
 
-from kernel.clock import now
+from core.clock import now
 from responses.models import Response, ToolCall, Turn
 from tenants import scope
 from tenants.models import Membership, Role

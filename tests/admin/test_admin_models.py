@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from kernel.clock import now
+from core.clock import now
 from tenants import scope
 from tenants.models import AuditEvent, Connector, Guardrail, Model, SearchEngine, Upstream, UsageRecord
 from tests.admin.conftest import CountQueries

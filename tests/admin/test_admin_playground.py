@@ -8,7 +8,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from kernel.clock import now
+from core.clock import now
 from responses.models import Response
 from responses.models.vector_stores import VectorStore
 from tenants import scope

@@ -6,7 +6,7 @@ import pytest
 from django.test import Client
 
 from conversations.models import Section
-from kernel.clock import now
+from core.clock import now
 from responses.models import Response, Status
 from tenants import scope
 from tenants.models import AuditEvent

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from conversations.models import Section
-from kernel.ids import new_id
+from core.ids import new_id
 from responses.engine.events.compression import compress
 from responses.models import EventBatch, Response
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from conversations.models import Section
-from kernel.clock import now
+from core.clock import now
 from responses.models import Approval, Response, Status, ToolCall
 from tenants import scope
 from tenants.models import Guardrail

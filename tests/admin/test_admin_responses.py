@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from kernel.clock import now
+from core.clock import now
 from responses.models import Mode, Response, Status
 from tenants import services
 from tests.admin.conftest import CountQueries

@@ -10,7 +10,7 @@ from django.db.models import Q
 from django.test import Client
 
 from conversations.models import Section
-from kernel.clock import now
+from core.clock import now
 from responses.admin.response_list.changelist import ScanPlan
 from responses.models import Mode, Response, Status
 from responses.rollups import aggregate

@@ -8,7 +8,7 @@ from django.contrib.auth.models import User
 from django.test import Client, RequestFactory
 
 from console.widgets import ConsoleAdmin
-from kernel.clock import now
+from core.clock import now
 from tenants import scope
 from tenants.console.content_access import audit_read, may_read
 from tenants.models import AuditEvent, Membership, Reveal, Role, StaffMember, StaffRole, Team

@@ -10,8 +10,8 @@ from django.test import Client
 
 from conversations import services as conversations
 from conversations.models import Conversation, Placement, Section
-from kernel.clock import now
-from kernel.ids import new_id
+from core.clock import now
+from core.ids import new_id
 from responses import search_index
 from responses.models import Response
 from responses.models.search import SearchMark, SearchText

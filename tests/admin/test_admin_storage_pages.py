@@ -7,8 +7,8 @@ import pytest
 from django.test import Client
 
 from conversations.models import File
-from kernel.clock import now
-from kernel.ids import new_id
+from core.clock import now
+from core.ids import new_id
 from responses.containers.models import Container, ContainerFile
 from responses.models import ChatCompletion
 from responses.models.batches import Batch, BatchLine

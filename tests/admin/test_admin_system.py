@@ -17,10 +17,10 @@ from django.conf import settings
 from django.test import Client
 from django.test.utils import override_settings
 
-from kernel import heartbeats
-from kernel.clock import now
-from kernel.egress_policy import AllowList
-from kernel.notifications import blocking_client
+from core.clock import now
+from core.egress_policy import AllowList
+from core.work import heartbeats
+from core.work.notifications import blocking_client
 from responses.admin import configuration, system
 from responses.models import Status
 from tests.admin.conftest import CountQueries

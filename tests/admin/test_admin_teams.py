@@ -8,7 +8,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from kernel.errors import Forbidden
+from core.errors import Forbidden
 from responses.models import Status
 from tenants import directory, scope, services
 from tenants.models import AuditEvent, Membership, Model, ModelVisibility, Role, StaffRole, Team, Upstream, UsageRecord

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from kernel.clock import now
+from core.clock import now
 from responses.models import Response, ToolCall
 from tenants import scope
 from tenants.models import AuditEvent

@@ -10,7 +10,7 @@ from django.test import Client
 
 from conversations.files import storage
 from conversations.models import File, Item, Purpose, Section
-from kernel.clock import now
+from core.clock import now
 from responses.models import Approval, ApprovalState, Response, ToolCall
 from tenants import scope
 from tenants.models import AuditEvent

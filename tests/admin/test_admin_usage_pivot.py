@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 from django.test import Client
 
-from kernel.clock import now
+from core.clock import now
 from responses.models import Status, ToolCall
 from tenants import scope
 from tests.admin.rows import add_response, add_usage, member, text

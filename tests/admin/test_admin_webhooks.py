@@ -8,7 +8,7 @@ import pytest
 from django.contrib.messages import get_messages
 from django.test import Client
 
-from kernel.clock import now
+from core.clock import now
 from responses.webhooks.models import DisabledReason, WebhookEndpoint
 from tenants import scope
 from tenants.models import AuditEvent

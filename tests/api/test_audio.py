@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web as aiohttp
 from openai import OpenAI
 
-from kernel.errors import ModelNotFound
+from core.errors import ModelNotFound
 from tenants import scope, services
 from tenants.models import Model
 from tenants.prices import PriceEntry, PriceList

@@ -7,8 +7,8 @@ import pytest
 from openai import OpenAI
 
 from conversations.models import File
-from kernel.clock import now
-from kernel.nulls import read
+from core.clock import now
+from core.http.nulls import read
 from responses.batches.requests import CreateBatch
 from responses.batches.services import create_batch
 from responses.models.batches import Batch, BatchLine

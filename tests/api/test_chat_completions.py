@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from kernel.errors import ModelNotFound
+from core.errors import ModelNotFound
 from tenants import scope
 from tenants.models import UsageRecord
 from tests.support.api import Api, Caller, MakeApi, error, ok

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from openai import OpenAI
 
-from kernel.clock import now
+from core.clock import now
 from responses.containers import services
 from responses.containers.models import Container
 from tenants import scope

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kernel.crypto import content_cipher
+from core.crypto import content_cipher
 from tests.support.api import Api, error, ok
 from tests.support.conversations import begin, ids, items, user_message, words
 from tests.support.items import FUNCTION, PIXEL, SAMPLES

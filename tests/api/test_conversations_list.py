@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from conversations.models import Conversation
-from kernel.clock import now, unix
+from core.clock import now, unix
 from tenants import scope
 from tests.support.api import Api, error, ok
 from tests.support.conversations import begin

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kernel.errors import Failure
+from core.errors import Failure
 from responses.engine.events.response_body import failed
 from responses.lifecycle import resume
 from responses.models import Response

@@ -13,8 +13,8 @@ from django.urls import resolve
 from openai.types.responses import ResponseItem, ResponseStreamEvent, Tool
 
 from conversations.items import CompactionTrigger, ItemReference, StoredItem
-from kernel.endpoints import Endpoint
-from kernel.errors import error_table
+from core.errors import error_table
+from core.http.endpoints import Endpoint
 from responses.api.coverage import (
     EVENTS,
     ITEMS,

@@ -7,8 +7,8 @@ import pytest
 from aiohttp import web as aiohttp
 from openai import OpenAI
 
+from core.errors import ModelNotFound
 from demo_upstream.embeddings import embed
-from kernel.errors import ModelNotFound
 from tenants import scope, services
 from tenants.models import Model, UsageRecord
 from tests.support.aiohttp_server import serving

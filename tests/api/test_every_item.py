@@ -6,7 +6,7 @@ import pytest
 from openai import OpenAI
 from openai.types.responses import ResponseIncludable, ResponseItem
 
-from kernel.clock import now
+from core.clock import now
 from responses.models import ToolCall
 from tenants import scope
 from tests.support.api import Api, error

@@ -19,8 +19,8 @@ from openai import OpenAI
 
 from conversations.files import storage
 from conversations.models import File, FileState
-from kernel.clock import now
-from kernel.pagination import PageRequest
+from core.clock import now
+from core.http.pagination import PageRequest
 from tenants import scope
 from tenants.models import AuditEvent
 from tests.support.api import Api, Caller, MakeApi, error, ok

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernel.errors import EgressRefused
+from core.errors import EgressRefused
 from tests.support.api import Api
 from tests.support.mcp_requests import calling
 from tests.support.search_engine import engine, search_server

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kernel.errors import Forbidden
-from kernel.origin import Origin, use_origin
+from core.errors import Forbidden
+from core.origin import Origin, use_origin
 from tenants import directory
 from tests.support.api import Caller, MakeApi, MakeCaller
 

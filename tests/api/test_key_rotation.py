@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from kernel.clock import now
+from core.clock import now
 from tenants import scope, services
 from tenants.models import ApiKey, AuditEvent
 from tests.support.api import Api, Caller

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from django.db.models import QuerySet
 
-from kernel.clock import now
-from kernel.periods import bounds
+from core.clock import now
+from core.periods import bounds
 from responses.models import Response
 from responses.tasks import wake_blocked_runs
 from tenants import scope

@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from conversations.models import File
-from kernel.clock import now
+from core.clock import now
 from tenants import scope
 from tests.support.api import Api, MakeApi, error, ok
 from tests.support.batches import asked, line, uploaded

@@ -7,7 +7,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from kernel.pagination import PageRequest
+from core.http.pagination import PageRequest
 from responses.runs import selectors
 from responses.runs.selectors import ResponseFilter
 from tenants import scope

@@ -5,8 +5,8 @@ from urllib.parse import quote
 
 import pytest
 
-from kernel.endpoints import Endpoint
-from kernel.ids import Prefix
+from core.http.endpoints import Endpoint
+from core.ids import Prefix
 from responses.api.openapi import document
 from responses.api.urls import ENDPOINTS
 from tests.support.api import Api, error

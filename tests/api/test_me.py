@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from kernel.clock import now, unix
+from core.clock import now, unix
 from tenants import directory, limits, scope
 from tenants.limits import Demand
 from tenants.limits.services import set_limits

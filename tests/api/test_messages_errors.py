@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kernel.errors import UPSTREAM_REJECTIONS
+from core.errors import UPSTREAM_REJECTIONS
 from responses.anthropic import errors
 from tests.support.api import Api, MakeApi, ok
 from tests.support.chunks import chunk

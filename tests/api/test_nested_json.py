@@ -9,7 +9,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from kernel.endpoints import Endpoint
+from core.http.endpoints import Endpoint
 from responses.api.urls import ENDPOINTS
 from tests.support.aiohttp_server import serving
 from tests.support.api import Api, Caller, error

@@ -12,7 +12,7 @@ from django.test import Client
 from openai import ConflictError, NotFoundError, OpenAI
 
 import config.urls  # noqa: F401 - registers the pages
-from kernel.clock import now
+from core.clock import now
 from tenants import invitations, scope
 from tenants.invitations import ProjectRole
 from tenants.models import AuditEvent, Invite, Membership, Role, StaffRole

@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from openai import OpenAI
 
 from conversations.models import File
-from kernel.clock import unix
+from core.clock import unix
 from responses.containers.models import Container
 from responses.models.vector_stores import VectorStore, VectorStoreFile
 from responses.rollups import aggregate

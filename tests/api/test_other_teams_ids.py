@@ -6,7 +6,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from kernel.endpoints import Endpoint
+from core.http.endpoints import Endpoint
 from responses.api.urls import ENDPOINTS
 from responses.containers.models import Container, ContainerFile
 from responses.models.vector_stores import VectorStore, VectorStoreBatch, VectorStoreFile

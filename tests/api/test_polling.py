@@ -8,7 +8,7 @@ from django.db import connection
 from django.test import AsyncRequestFactory
 from django.test.utils import CaptureQueriesContext
 
-from kernel.clock import now
+from core.clock import now
 from responses.api.views import ResponseView
 from responses.models import Response, Status, ToolCall
 from tenants import scope

@@ -13,7 +13,7 @@ import pytest
 from django.conf import settings
 from openai import InvalidWebhookSignatureError, OpenAI
 
-from kernel.clock import now
+from core.clock import now
 from responses.api.urls import ENDPOINTS
 from responses.webhooks import signing
 from tenants import scope

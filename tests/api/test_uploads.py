@@ -10,7 +10,7 @@ from openai import OpenAI
 from conversations.files import storage
 from conversations.files.uploads import MAX_PART_BYTES
 from conversations.models import File, Upload
-from kernel.clock import now
+from core.clock import now
 from tenants import scope
 from tests.support.api import Api, MakeApi, error, ok
 

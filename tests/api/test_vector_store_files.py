@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from kernel import worker_loop
+from core.work import worker_loop
 from responses.models.vector_stores import VectorStoreFile
 from responses.providers.clients import close_clients
 from responses.vectors import ingestion

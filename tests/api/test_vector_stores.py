@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from kernel.clock import now
+from core.clock import now
 from responses.models.vector_stores import VectorChunk, VectorEmbedding, VectorStore, VectorStoreFile
 from responses.vectors import services
 from tenants import scope

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 import orjson
 import pytest
 
-from kernel.egress import Egress
-from kernel.egress_policy import AllowList
+from core.egress import Egress
+from core.egress_policy import AllowList
 from responses.engine.calls.outcomes import ToolResult
 from responses.engine.turn import Call
 from responses.tools.web_search.engines import SearXNG

@@ -11,7 +11,7 @@ import orjson
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from kernel.clock import now
+from core.clock import now
 from responses.models import Response, Status
 from tenants import scope, services
 from tenants.models import UsageRecord

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernel.clock import now
+from core.clock import now
 from tests.support.api import Api
 from tests.support.background import ended
 from tests.support.chunks import chunk, text

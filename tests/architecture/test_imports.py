@@ -91,7 +91,7 @@ def test_no_package_shadows_an_installed_one() -> None:
 def test_the_shadowing_tests_cover_all_packages() -> None:
     assert our_packages() >= {
         "config",
-        "kernel",
+        "core",
         "launcher",
         "demo_upstream",
         "tenants",

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kernel import telemetry_names
+from core.telemetry import telemetry_names
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("platform", "tenants", "conversations", "responses")
-NAMES = Path("platform/kernel/telemetry_names.py")
+NAMES = Path("platform/core/telemetry/telemetry_names.py")
 DOTTED = re.compile(r"[a-z_]+(\.[a-z_]+)+")
 # Namespaces that nothing else here uses, unlike `http.`, which ASGI has too.
 NAMESPACES = ("gen_ai.", "service.", "ors.")

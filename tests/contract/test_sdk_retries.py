@@ -15,9 +15,9 @@ import pytest
 import uvicorn
 from openai import OpenAI
 
-from kernel import errors
-from kernel.asgi import App, Receive, Scope, Send, send_error, with_api_headers, with_request_id
-from kernel.errors import ApiError, error_table, retry_headers
+from core import errors
+from core.errors import ApiError, error_table, retry_headers
+from core.http.asgi import App, Receive, Scope, Send, send_error, with_api_headers, with_request_id
 from launcher.address import any_free_port
 
 Case = tuple[int, str | None]

@@ -54,8 +54,8 @@ from openai.types.vector_stores import (
 )
 from pydantic import ValidationError
 
+from core.errors import error_table
 from demo_upstream.app import running
-from kernel.errors import error_table
 from tenants import scope, services
 from tenants.models import Team
 from tests.support.api import Api, ok

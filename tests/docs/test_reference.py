@@ -7,8 +7,8 @@ import httpx2
 import pytest
 from prometheus_client import Counter, Gauge, Histogram
 
+from core.telemetry import metrics
 from guide import commands
-from kernel import metrics
 from responses.tools.mcp.schema import McpToolParam
 from tests.docs.blocks import ROOT, blocks
 from tests.support.api import Api

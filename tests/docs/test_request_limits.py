@@ -6,8 +6,8 @@ from pathlib import Path
 
 from config import request_heads, settings
 from conversations.files.uploads import MAX_PART_BYTES
-from kernel import request_bodies
-from kernel.storable_json import MAX_DEPTH
+from core.admission import request_bodies
+from core.json.storable_json import MAX_DEPTH
 from responses.api.socket_streams import MAX_WAITING
 
 ROOT = Path(__file__).resolve().parents[2]

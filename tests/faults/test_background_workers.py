@@ -10,7 +10,7 @@ import pytest
 import redis
 from django.conf import settings
 
-from kernel.clock import now
+from core.clock import now
 from responses.models import Response
 from responses.tasks import sweep_dead_runs
 from tenants import scope

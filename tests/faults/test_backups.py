@@ -25,8 +25,8 @@ from psycopg.conninfo import conninfo_to_dict
 from config import backup
 from conversations.files.storage import content_name
 from conversations.models import File
+from core.clock import now
 from demo_upstream.app import create_app
-from kernel.clock import now
 from launcher import state
 from launcher.testing import PrivateServers
 from responses.api.urls import ENDPOINTS

@@ -10,9 +10,9 @@ import httpx2
 import pytest
 from aiohttp import web
 
-from kernel.egress import Egress, Fetched
-from kernel.egress_policy import AllowList
-from kernel.errors import EgressFailed, EgressRefused
+from core.egress import Egress, Fetched
+from core.egress_policy import AllowList
+from core.errors import EgressFailed, EgressRefused
 from tests.support.certificates import self_signed
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -14,8 +14,8 @@ from django.db import connection
 
 from conversations.files import storage
 from conversations.models import File
+from core.clock import now
 from demo_upstream.app import create_app
-from kernel.clock import now
 from responses.models.vector_stores import VectorChunk, VectorStore, VectorStoreFile
 from responses.vectors import services
 from tenants import scope

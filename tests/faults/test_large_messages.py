@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from config.settings import MAX_BODY_BYTES
-from kernel.socket_messages import TRY_AGAIN_LATER
+from core.http.socket_messages import TRY_AGAIN_LATER
 from tests.support.api import Caller, MakeCaller
 from tests.support.chunks import text
 from tests.support.memory import MemoryMeter

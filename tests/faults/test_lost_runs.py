@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernel.clock import now
+from core.clock import now
 from responses.lifecycle import sweeper
 from responses.lifecycle.cancel import cancel_run
 from responses.models import EventBatch, Response, Status

@@ -11,9 +11,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from kernel.clock import now
-from kernel.errors import Failure
-from kernel.leases import take
+from core.clock import now
+from core.errors import Failure
+from core.work.leases import take
 from responses.engine.events.response_body import failed
 from responses.lifecycle import dead_processes, resume, sweeper
 from responses.lifecycle.cancel import cancel_run, fail_run, requeue_run

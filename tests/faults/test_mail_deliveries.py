@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from kernel.clock import now
+from core.clock import now
 from tenants import scope
 from tenants.models import MailDelivery, Notification
 from tenants.notifications import sweep

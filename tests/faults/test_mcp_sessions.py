@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from kernel.egress import Egress
-from kernel.egress_policy import AllowList
+from core.egress import Egress
+from core.egress_policy import AllowList
 from responses.tools.mcp.servers import RemoteServer
 from responses.tools.mcp.sessions import McpSessions, ServerFailed, Timeouts
 from tests.support.mcp_servers import LONG_TEXT, McpServer, mcp_server

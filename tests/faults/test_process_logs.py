@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kernel import heartbeats
+from core.work import heartbeats
 from tests.support.waiting import eventually
 from tests.support.web import ROOT
 from tests.support.workers import running_worker

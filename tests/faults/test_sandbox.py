@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from kernel.errors import Overloaded, UnsupportedValue
+from core.errors import Overloaded, UnsupportedValue
 from responses.containers.services import check_sandbox
 from sandbox.client import ContainerGone, OperationFailed, SandboxClient, SandboxFull, SandboxUnavailable
 from sandbox.frames import receive

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kernel.errors import ModelNotFound
+from core.errors import ModelNotFound
 from launcher.address import any_free_port
 from responses.models import Response, Turn
 from tenants import scope, services

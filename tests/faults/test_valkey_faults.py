@@ -22,7 +22,7 @@ from kombu import Consumer, Exchange, Queue
 from kombu.common import ignore_errors
 
 from config.celery import app
-from kernel.heartbeats import BEAT_SECONDS
+from core.work.heartbeats import BEAT_SECONDS
 from launcher import processes, valkey
 from launcher.address import any_free_port
 from launcher.home import server_home

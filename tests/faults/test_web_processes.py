@@ -11,7 +11,7 @@ import httpx2
 import psutil
 import pytest
 
-from kernel import heartbeats
+from core.work import heartbeats
 from responses.models import Response
 from tenants import scope
 from tests.support.api import Api, Caller

@@ -12,7 +12,7 @@ import pytest
 from openai import InvalidWebhookSignatureError, OpenAI
 from pytest_django import Settings
 
-from kernel.clock import now
+from core.clock import now
 from responses.webhooks import services
 from responses.webhooks.models import DisabledReason, WebhookDelivery
 from responses.webhooks.queue import PER_ENDPOINT

@@ -16,7 +16,7 @@ from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 from typing_extensions import override
 
-from kernel.endpoints import ApiObject, Endpoint
+from core.http.endpoints import ApiObject, Endpoint
 from tenants.authentication import HasScope
 from tenants.models import ApiKey, Scope
 from tenants.views import ApiRequest, ApiView

@@ -7,8 +7,8 @@ from django.conf import settings
 
 from conversations.items import InputFile
 from conversations.models import File, FileState, Purpose
-from kernel.db_threads import in_db_thread
-from kernel.errors import EgressFailed
+from core.db.db_threads import in_db_thread
+from core.errors import EgressFailed
 from responses.engine.attachments import AttachmentImage, AttachmentText
 from responses.lifecycle import resume
 from responses.requests.attachments import TeamAttachments

@@ -12,9 +12,9 @@ from asgiref.sync import async_to_sync
 
 from conversations.files import storage
 from conversations.models import File, FileState
-from kernel.clock import now
-from kernel.leases import lease_until
-from kernel.process_name import process_name
+from core.clock import now
+from core.process_name import process_name
+from core.work.leases import lease_until
 from responses.batches import files
 from responses.batches.queue import UNCOUNTED_AFTER, Job
 from responses.batches.services import count_open_batches

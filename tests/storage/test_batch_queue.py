@@ -8,7 +8,7 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from kernel.clock import now
+from core.clock import now
 from responses.batches import queue
 from responses.lifecycle import dead_processes
 from responses.models.batches import OPEN_BATCHES, Batch, BatchLine, BatchStatus, LineState

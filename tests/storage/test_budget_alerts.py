@@ -11,7 +11,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
-from kernel.clock import now
+from core.clock import now
 from responses.budget_alerts import send_alerts
 from responses.rollups import aggregate
 from tenants import scope, services

@@ -9,12 +9,12 @@ import pytest
 from django.conf import settings
 from psycopg.conninfo import make_conninfo
 
-from kernel import wait_limit
-from kernel.clock import now
-from kernel.database import database_conninfo
-from kernel.db_threads import in_db_thread
-from kernel.group_commit import GroupCommit
-from kernel.statement_pipeline import ConnectionLost
+from core.clock import now
+from core.db import wait_limit
+from core.db.database import database_conninfo
+from core.db.db_threads import in_db_thread
+from core.db.group_commit import GroupCommit
+from core.db.statement_pipeline import ConnectionLost
 from responses.engine.events.compression import compress
 from responses.models import CommitMark, EventBatch
 from responses.runs.rows import new_row

@@ -15,9 +15,9 @@ from conversations import selectors as conversation_selectors
 from conversations import services
 from conversations.items import Compaction, from_wire
 from conversations.models import Placement, Section
-from kernel.clock import now
-from kernel.errors import ConversationLocked
-from kernel.ids import new_id
+from core.clock import now
+from core.errors import ConversationLocked
+from core.ids import new_id
 from responses.engine.compaction.items import CompactionContent
 from responses.lifecycle import conversation_runs, sweeper
 from responses.models import ConversationLock, Response

@@ -12,8 +12,8 @@ from django.test.utils import CaptureQueriesContext
 from conversations import access, selectors, services
 from conversations.items import AssistantMessage, InputItem, ItemReference, from_wire
 from conversations.models import Conversation, Item, Placement, Section
-from kernel.errors import ApiError
-from kernel.pagination import Order, PageRequest
+from core.errors import ApiError
+from core.http.pagination import Order, PageRequest
 from tenants import directory, scope
 from tenants.principal import Principal
 from tests.support.api import Caller, MakeCaller

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from conversations import access, selectors, services
 from conversations.items import InputItem, ItemReference, from_wire
 from conversations.models import Conversation, Item, Placement
-from kernel.errors import BadRequest
-from kernel.pagination import Order, PageRequest
+from core.errors import BadRequest
+from core.http.pagination import Order, PageRequest
 from tenants import directory, scope
 from tenants.principal import Principal
 from tests.support.api import Caller

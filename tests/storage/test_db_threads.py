@@ -14,9 +14,9 @@ from django.db import OperationalError, ProgrammingError, connection
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from kernel import wait_limit
-from kernel.database import database_conninfo
-from kernel.db_threads import connect_threads, in_db_thread, in_view_thread
+from core.db import wait_limit
+from core.db.database import database_conninfo
+from core.db.db_threads import connect_threads, in_db_thread, in_view_thread
 from tests.support.tcp_proxy import proxied
 
 OUTAGE_SECONDS = 16

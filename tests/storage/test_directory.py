@@ -12,9 +12,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from kernel.clock import now
-from kernel.db_threads import in_db_thread
-from kernel.errors import Forbidden, ModelNotFound, Unauthorized
+from core.clock import now
+from core.db.db_threads import in_db_thread
+from core.errors import Forbidden, ModelNotFound, Unauthorized
 from tenants import directory, scope, services
 from tenants.directory import Route
 from tenants.models import ApiKey, Model, ModelVisibility, Scope, Team, Upstream

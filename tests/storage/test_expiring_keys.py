@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from pytest_django import Settings
 
-from kernel.clock import now
+from core.clock import now
 from tenants import scope, services
 from tenants.models import ApiKey
 from tenants.notifications import notify_of_expiring_keys

@@ -12,8 +12,8 @@ import pytest
 from django.db import connection, transaction
 
 from conversations.models import File
-from kernel.clock import now
-from kernel.egress import default
+from core.clock import now
+from core.egress import default
 from responses.lifecycle import queue
 from responses.models import Response
 from responses.models.vector_stores import EntryStatus, VectorStore, VectorStoreFile

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pytest
 from pytest_django import Settings
 
-from kernel.db_threads import in_db_thread
-from kernel.notifications import Notifier, loop_notifications
+from core.db.db_threads import in_db_thread
+from core.work.notifications import Notifier, loop_notifications
 from responses.lifecycle import cancel
 from responses.models import EventBatch, Response
 from responses.runs import follow

@@ -10,10 +10,10 @@ import pytest
 from django.db import IntegrityError, OperationalError, ProgrammingError, connection
 from typing_extensions import override
 
-from kernel.db_threads import in_db_thread
-from kernel.group_commit import ChangeTooLarge, GroupCommit
-from kernel.large_work import LARGE_BYTES, note_size
-from kernel.statement_pipeline import ConnectionLost, Statement
+from core.db.db_threads import in_db_thread
+from core.db.group_commit import ChangeTooLarge, GroupCommit
+from core.db.statement_pipeline import ConnectionLost, Statement
+from core.json.large_work import LARGE_BYTES, note_size
 from responses.engine.events.compression import compress
 from responses.models import EventBatch, Response
 from responses.runs import store

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from kernel.db_threads import in_db_thread
+from core.db.db_threads import in_db_thread
 from responses.containers import services
 from responses.containers.models import DATA
 from responses.containers.services import ContainerSpec

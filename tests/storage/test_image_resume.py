@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernel.db_threads import in_db_thread
+from core.db.db_threads import in_db_thread
 from responses.engine.calls.toolbox import Toolbox
 from responses.engine.loop import Run
 from responses.engine.steps import RunEnded

@@ -10,8 +10,8 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from conversations.models import Item, Placement, Section
-from kernel.errors import NotFound
-from kernel.pagination import Order, PageRequest
+from core.errors import NotFound
+from core.http.pagination import Order, PageRequest
 from responses.models import Mode, Response
 from responses.runs.input_items import list_input_items
 from tenants import scope

@@ -14,10 +14,10 @@ import pytest
 from django.db import connection
 from pytest_django import Settings
 
-from kernel.clock import now
-from kernel.db_threads import in_db_thread
-from kernel.leases import lease_until
-from kernel.process_name import process_name
+from core.clock import now
+from core.db.db_threads import in_db_thread
+from core.process_name import process_name
+from core.work.leases import lease_until
 from responses.engine.steps import RunEnded
 from responses.models import RUNNING, Response, Status
 from responses.runs import store
@@ -248,7 +248,7 @@ def test_a_forked_process_has_a_name_of_its_own() -> None:
 
 _NAMES_IN_THREADS = """
 import os, sys, threading
-from kernel.process_name import process_name
+from core.process_name import process_name
 
 def different_names():
     sys.setswitchinterval(1e-6)

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from benchmarks.gcra import compare
-from kernel.clock import now
-from kernel.errors import RateLimited
+from core.clock import now
+from core.errors import RateLimited
 from tenants import directory, limits, scope
 from tenants.limits import guard, script, sweeper
 from tenants.limits.rebuild import read_state

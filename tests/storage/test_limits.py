@@ -15,9 +15,9 @@ from django.db import connection
 from django.db.models import F
 from pytest_django.fixtures import Settings
 
-from kernel.clock import now
-from kernel.db_threads import in_db_thread
-from kernel.errors import InsufficientQuota, LimitsUnavailable, PriceUnknown, RateLimited, RequestTooLargeForLimit
+from core.clock import now
+from core.db.db_threads import in_db_thread
+from core.errors import InsufficientQuota, LimitsUnavailable, PriceUnknown, RateLimited, RequestTooLargeForLimit
 from launcher.address import any_free_port
 from responses.lifecycle.sweeper import drop_lost_reservations
 from responses.models import Mode, Response, Status

@@ -7,8 +7,8 @@ from threading import Barrier
 from django.db import connection
 
 from conversations.items import McpApprovalRequest
-from kernel.errors import BadRequest
-from kernel.ids import new_id
+from core.errors import BadRequest
+from core.ids import new_id
 from responses.engine.calls.outcomes import request_digest
 from responses.lifecycle.cancel import delete_response
 from responses.models import Approval

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from conversations.items import McpApprovalRequest
-from kernel.db_threads import in_db_thread
-from kernel.egress import Egress
-from kernel.egress_policy import AllowList
+from core.db.db_threads import in_db_thread
+from core.egress import Egress
+from core.egress_policy import AllowList
 from responses.engine.calls.outcomes import request_digest
 from responses.engine.calls.toolbox import Toolbox
 from responses.engine.loop import Run

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from kernel.notifications import Notifications, Notifier, loop_notifications, notify_from_thread
+from core.work.notifications import Notifications, Notifier, loop_notifications, notify_from_thread
 from tests.support.tcp_proxy import Proxy, proxied
 
 pytestmark = pytest.mark.usefixtures("servers")

@@ -15,8 +15,8 @@ from conversations import selectors as conversations
 from conversations.files import storage as files
 from conversations.models import Conversation, File, FileState, Item, Placement, Section
 from conversations.selectors import ConversationFilter
-from kernel.errors import NotFound
-from kernel.pagination import Order, Page, PageRequest
+from core.errors import NotFound
+from core.http.pagination import Order, Page, PageRequest
 from responses.batches import selectors as batches
 from responses.chat import stored as chat
 from responses.chat.stored import CompletionFilter

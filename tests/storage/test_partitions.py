@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from django.db import DatabaseError, connection, transaction
 
-from kernel.clock import now
-from kernel.ids import new_id
-from kernel.partitions import MONTHS_AHEAD, month_of
-from kernel.partitions import partitions as partitions_of
+from core.clock import now
+from core.db.partitions import MONTHS_AHEAD, month_of
+from core.db.partitions import partitions as partitions_of
+from core.ids import new_id
 from responses.lifecycle.partitions import EVENTS, TURNS, USAGE, create_partitions, drop_old_partitions
 from responses.models import EventBatch, Response, Status, Turn
 from tenants import scope

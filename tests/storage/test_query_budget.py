@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 
 from conversations.items import AssistantMessage, InputMessage
 from conversations.models import Item, Section
-from kernel.pagination import PageRequest
+from core.http.pagination import PageRequest
 from responses.models import Response, Status
 from responses.requests.context import RequestContext, read_context
 from responses.runs import store

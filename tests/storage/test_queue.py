@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from kernel.clock import now
-from kernel.leases import Claim
-from kernel.process_name import process_name
+from core.clock import now
+from core.process_name import process_name
+from core.work.leases import Claim
 from responses.lifecycle import queue
 from responses.models import Mode, Response, Status
 from tenants import scope

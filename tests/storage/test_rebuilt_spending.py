@@ -14,8 +14,8 @@ from django.db import connection
 from django.db.models import Sum
 from django.db.models.functions import Coalesce
 
-from kernel.clock import now
-from kernel.periods import bounds, microseconds
+from core.clock import now
+from core.periods import bounds, microseconds
 from responses.models.rollups import RollupMark, UnrolledRow
 from responses.rollups import aggregate, queries, spending
 from responses.rollups.queries import RollupQuery

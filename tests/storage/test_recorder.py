@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from conversations.models import Item, Placement, Section
-from kernel.db_threads import in_db_thread
-from kernel.errors import Failure
-from kernel.large_work import LARGE_BYTES, note_size
+from core.db.db_threads import in_db_thread
+from core.errors import Failure
+from core.json.large_work import LARGE_BYTES, note_size
 from responses.engine.calls.outcomes import ToolResult
 from responses.engine.events.response_body import Ending, failed
 from responses.engine.state import PendingCall

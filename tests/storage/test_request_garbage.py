@@ -10,15 +10,15 @@ import orjson
 import pytest
 
 from config.asgi import application
-from kernel.errors import Overloaded
-from kernel.request_bodies import REJECTED
+from core.admission.request_bodies import REJECTED
+from core.errors import Overloaded
 from responses.providers.clients import close_clients
 from tests.support.api import Caller
 from tests.support.upstream import Script
 
 REQUESTS = 10
 # Not everything: event loops of other tests end here as well, and transports of asyncio are cycles, unlike uvloop's.
-OF_REQUESTS = ("kernel.", "responses.", "tenants.", "django.", "rest_framework.")
+OF_REQUESTS = ("core.", "responses.", "tenants.", "django.", "rest_framework.")
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kernel.ids import new_id
+from core.ids import new_id
 from responses.models import Response
 from responses.runs import store
 from responses.runs.rows import new_row

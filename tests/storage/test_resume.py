@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from conversations.items import StoredItem
 from conversations.models import Placement, Section
-from kernel.db_threads import in_db_thread
+from core.db.db_threads import in_db_thread
 from responses.engine.calls.outcomes import ToolResult
 from responses.engine.events.fold import Fold
 from responses.engine.loop import Run

@@ -14,8 +14,8 @@ from django.db import connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernel import periods
-from kernel.clock import now
+from core import periods
+from core.clock import now
 from responses.models import Response, Status, ToolCall
 from responses.models.rollups import ResponseHour, RollupMark, UnrolledRow
 from responses.rollups import aggregate, queries

@@ -15,7 +15,7 @@ from django.apps import apps
 from django.contrib.auth.models import User
 from django.db import ProgrammingError, connection, models, transaction
 
-from kernel.clock import now
+from core.clock import now
 from responses.models.vector_stores import HalfVectorField
 from tenants import scope
 from tenants.models import Team

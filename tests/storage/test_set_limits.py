@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from kernel.ids import new_id
+from core.ids import new_id
 from tenants import directory, scope
 from tenants.limits import services
 from tenants.models import AuditEvent, Budget, LimitSet

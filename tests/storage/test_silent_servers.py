@@ -9,7 +9,7 @@ import pytest
 from pytest_django import Settings
 
 from config import health
-from kernel.database import PlatformConnection, database_conninfo
+from core.db.database import PlatformConnection, database_conninfo
 from launcher import postgres
 from tests.support.management import manage
 from tests.support.sampling import rest_at_night

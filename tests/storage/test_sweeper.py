@@ -13,7 +13,7 @@ from django.db import IntegrityError, connection
 from django.test import override_settings
 
 from conversations.models import Item, Placement, Section
-from kernel.clock import now, shared, uptime
+from core.clock import now, shared, uptime
 from responses.engine.steps import Step
 from responses.lifecycle import sweeper
 from responses.models import EventBatch, Response, Status

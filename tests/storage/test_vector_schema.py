@@ -6,7 +6,7 @@ import pytest
 from django.db import connection, transaction
 
 from conversations.models import File, FileState
-from kernel.errors import UnsupportedValue
+from core.errors import UnsupportedValue
 from responses.models.vector_stores import VectorChunk, VectorEmbedding, VectorStore, VectorStoreFile
 from responses.vectors import schema, search
 from tenants import scope

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db import connection, transaction
 
-from kernel.errors import Failure
+from core.errors import Failure
 from responses.engine.events.response_body import Ending, failed
 from responses.engine.steps import RunEnded
 from responses.runs import store

@@ -9,9 +9,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from kernel.clock import now
-from kernel.errors import ModelNotFound, Unauthorized
-from kernel.leases import Claim
+from core.clock import now
+from core.errors import ModelNotFound, Unauthorized
+from core.work.leases import Claim
 from responses.engine.events.response_body import Ending
 from responses.lifecycle import resume, worker
 from responses.models import Response, Status

@@ -9,10 +9,10 @@ from django.db import connection, models
 from psycopg.conninfo import make_conninfo
 
 from conversations.models import Item, Placement
-from kernel.database import database_conninfo
-from kernel.db_threads import in_db_thread
-from kernel.group_commit import GroupCommit
-from kernel.statement_pipeline import Statement
+from core.db.database import database_conninfo
+from core.db.db_threads import in_db_thread
+from core.db.group_commit import GroupCommit
+from core.db.statement_pipeline import Statement
 from responses.engine.events.compression import compress
 from responses.models import EventBatch, Response, ToolCall, Turn
 from responses.runs import store
@@ -130,11 +130,11 @@ async def test_a_pooler_that_loses_prepared_statements_only_costs_speed(
     async with pooled(database_conninfo(), servers=2) as pooler:
         through = make_conninfo(database_conninfo(), host="127.0.0.1", port=pooler.port, password="", sslmode="disable")
         commit = GroupCommit(lambda: MarkedWriter(lambda: through))
-        with caplog.at_level(logging.WARNING, logger="kernel.statement_pipeline"):
+        with caplog.at_level(logging.WARNING, logger="core.db.statement_pipeline"):
             for number in numbers:
                 await commit.submit(batch(begun, number))
         assert pooler.transactions >= len(numbers)
-    assert [record.name for record in caplog.records] == ["kernel.statement_pipeline"]
+    assert [record.name for record in caplog.records] == ["core.db.statement_pipeline"]
     stored = await in_db_thread(lambda: sequences(begun))
     assert stored[-len(numbers) :] == [*numbers]
 

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from kernel.clock import now
+from core.clock import now
 
 
 def self_signed(folder: Path, name: str) -> tuple[Path, Path]:

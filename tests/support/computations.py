@@ -6,7 +6,7 @@ import resource
 import signal
 import time
 
-from kernel.compute.pool import Computation
+from core.compute.pool import Computation
 
 
 def computation(name: str, *, cpu_seconds: int = 1, seconds: float = 2.0, result: int = 1024) -> Computation:

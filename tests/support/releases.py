@@ -197,7 +197,7 @@ def _is_needed(field: Any) -> bool:
 
 def _sample(field: Any, team: Any, user: Any) -> Any:
     """Return a value of a field, or None if it refers to a table without rows."""
-    from kernel.clock import now
+    from core.clock import now
 
     if field.remote_field:
         known = {type(team): team, type(user): user}.get(field.related_model)

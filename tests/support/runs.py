@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import orjson
 
-from kernel.clock import now
-from kernel.ids import new_id
+from core.clock import now
+from core.ids import new_id
 from responses.engine.calls.toolbox import HostedTool, Toolbox
 from responses.engine.events.fold import read_frames
 from responses.engine.events.response_body import opening

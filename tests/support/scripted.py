@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from typing_extensions import override
 
-from kernel.errors import Failure
+from core.errors import Failure
 from responses.engine.calls.outcomes import ToolResult
 from responses.engine.calls.toolbox import HostedTool, Toolbox
 from responses.engine.converter.chat import ChatConverter

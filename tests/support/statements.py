@@ -8,8 +8,8 @@ from typing import Any
 
 from django.db import connection
 
-from kernel import db_threads
-from kernel.db_threads import in_db_thread
+from core.db import db_threads
+from core.db.db_threads import in_db_thread
 
 
 @asynccontextmanager

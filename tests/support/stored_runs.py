@@ -5,10 +5,10 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from conversations.models import Section
-from kernel.clock import now
-from kernel.db_threads import in_db_thread
-from kernel.leases import lease_until
-from kernel.process_name import process_name
+from core.clock import now
+from core.db.db_threads import in_db_thread
+from core.process_name import process_name
+from core.work.leases import lease_until
 from responses.engine.calls.toolbox import HostedTool, Toolbox
 from responses.engine.events.fold import read_frames
 from responses.engine.events.response_body import opening

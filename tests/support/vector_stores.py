@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from kernel import worker_loop
-from kernel.db_threads import in_db_thread
+from core.db.db_threads import in_db_thread
+from core.work import worker_loop
 from responses.providers.clients import close_clients
 from responses.vectors import ingestion
 from tenants import scope, services

@@ -10,8 +10,8 @@ from typing import Any
 from aiohttp import web
 from openai import OpenAI
 
-from kernel.egress import Egress
-from kernel.egress_policy import AllowList
+from core.egress import Egress
+from core.egress_policy import AllowList
 from responses.webhooks import outbox, services
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
 from responses.webhooks.queue import WebhookChannel

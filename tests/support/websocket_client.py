@@ -16,7 +16,7 @@ import uvicorn
 from websockets.sync.client import connect
 from websockets.sync.connection import Connection
 
-from kernel.asgi import with_request_id
+from core.http.asgi import with_request_id
 from responses.api.websocket import ResponseSocket
 from responses.providers.clients import close_clients
 from responses.runs.runner import cancel_all

@@ -5,7 +5,7 @@ import time
 import orjson
 import pytest
 
-from kernel.storable_json import MAX_DEPTH
+from core.json.storable_json import MAX_DEPTH
 from responses.engine.calls.client_tools import hidden_function, item_fields
 from responses.engine.calls.outcomes import ToolResult, parse_object
 from responses.engine.converter.calls import CallSegment

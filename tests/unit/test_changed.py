@@ -8,7 +8,7 @@ from tests.changed import lines_of
 from tests.recording import ROOT
 from tests.recording.record import Record, files_executing, functions_of, importing
 
-MODULE = "platform/kernel/redaction.py"
+MODULE = "platform/core/redaction.py"
 SOURCE = """import os
 
 LIMIT = 3
@@ -92,7 +92,7 @@ def test_a_function_that_is_not_in_the_record_affects_all_files_executing_the_mo
 
 
 def test_a_module_that_no_test_executes_affects_none(record: Record) -> None:
-    assert files_executing(record, "platform/kernel/other.py", [1]) == set()
+    assert files_executing(record, "platform/core/other.py", [1]) == set()
 
 
 def test_a_changed_helper_affects_the_tests_that_import_it_through_others() -> None:

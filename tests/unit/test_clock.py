@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kernel.clock import SharedClock, uptime
+from core.clock import SharedClock, uptime
 
 _START = datetime(2020, 1, 1, tzinfo=UTC)
 _HOUR = timedelta(hours=1)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kernel.compute.pool import ComputationFailed, TooCostly, compute, of_team
-from kernel.errors import Overloaded
+from core.compute.pool import ComputationFailed, TooCostly, compute, of_team
+from core.errors import Overloaded
 from tests.support.computations import computation
 from tests.support.waiting import eventually
 
@@ -116,7 +116,7 @@ async def test_a_full_queue_refuses_requests_but_neither_runs_nor_other_teams() 
 def test_nothing_of_the_pool_outlives_its_process(tmp_path: Path) -> None:
     os.mkfifo(pipe := tmp_path / "pid")
     code = (
-        "import asyncio\nfrom kernel.compute.pool import compute\nfrom tests.support.computations import computation\n"
+        "import asyncio\nfrom core.compute.pool import compute\nfrom tests.support.computations import computation\n"
         f"asyncio.run(compute(computation('process_id', cpu_seconds=60, seconds=60), {str(pipe)!r}))"
     )
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}"}

@@ -3,7 +3,7 @@
 import pytest
 from cryptography.fernet import Fernet
 
-from kernel.crypto import ContentCipher, InvalidToken
+from core.crypto import ContentCipher, InvalidToken
 
 OLD, NEW = Fernet.generate_key().decode(), Fernet.generate_key().decode()
 TEAM = {"team_id": "team_a", "purpose": "reasoning"}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernel.errors import Failure
+from core.errors import Failure
 from tests.support.chunks import Chunk, calls, chunk, text, usage
 from tests.support.runs import Played
 from tests.support.runs import play as play_any

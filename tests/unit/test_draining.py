@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernel.draining import surplus
+from core.load.draining import surplus
 
 
 @pytest.mark.parametrize(

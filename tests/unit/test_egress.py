@@ -7,9 +7,9 @@ import httpx2
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from kernel.egress import Egress
-from kernel.egress_policy import AllowList
-from kernel.errors import EgressFailed, EgressRefused
+from core.egress import Egress
+from core.egress_policy import AllowList
+from core.errors import EgressFailed, EgressRefused
 
 PUBLIC = "93.184.216.34"
 SECONDS = 5.0

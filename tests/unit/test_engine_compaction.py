@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from conversations.items import StoredItem, from_wire
-from kernel.errors import Failure, InvalidEncryptedContent
+from core.errors import Failure, InvalidEncryptedContent
 from responses.engine.compaction.items import CompactionContent, CompactionPlan, from_latest_compaction, kept_items
 from responses.engine.converter.segments import ReasoningContent
 from responses.engine.events.response_body import Ending

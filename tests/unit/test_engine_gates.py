@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from conversations.items import AssistantMessage, InputMessage
-from kernel.errors import Failure
+from core.errors import Failure
 from responses.engine.events.response_body import Ending
 from responses.engine.state import ModelTraits, RunContext
 from responses.engine.steps import Emitted, RunEnded, Step, TurnDiscarded

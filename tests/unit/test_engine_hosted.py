@@ -8,7 +8,7 @@ import pytest
 from typing_extensions import override
 
 from conversations.items import FunctionCall, FunctionCallOutput, InputMessage
-from kernel.errors import Failure
+from core.errors import Failure
 from responses.engine.calls.outcomes import CallDecision, Execute, Refuse, RequireApproval, ToolLimits, ToolResult
 from responses.engine.events.response_body import Ending
 from responses.engine.events.types import Body, OutputItemAdded, OutputItemDone

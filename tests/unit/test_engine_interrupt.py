@@ -3,7 +3,7 @@
 import pytest
 
 from conversations.items import AssistantMessage
-from kernel.errors import Failure
+from core.errors import Failure
 from responses.engine.events.response_body import Ending, failed
 from responses.engine.events.types import Body
 from responses.engine.interrupted_items import close_fragment

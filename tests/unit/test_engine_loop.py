@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from conversations.items import AssistantMessage, McpCall
-from kernel.errors import Failure
+from core.errors import Failure
 from responses.engine.calls.outcomes import ToolResult
 from responses.engine.state import OutputItem, RunState
 from responses.engine.steps import Emitted, RunEnded, Step, ToolFinished, ToolsStarted, TurnEnded

@@ -8,11 +8,11 @@ from textwrap import wrap
 
 import pytest
 
-from kernel import errors
-from kernel.errors import ApiError, Failure, all_codes, error_table
+from core import errors
+from core.errors import ApiError, Failure, all_codes, error_table
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = [ROOT / name for name in ("platform/kernel", "platform/config", "tenants", "conversations", "responses")]
+PRODUCT = [ROOT / name for name in ("platform/core", "platform/config", "tenants", "conversations", "responses")]
 
 
 def tree(kind: type[ApiError] = ApiError, prefix: str = "") -> Iterator[str]:
@@ -33,7 +33,7 @@ def tree(kind: type[ApiError] = ApiError, prefix: str = "") -> Iterator[str]:
 
 def test_the_tree_in_the_docstring_is_that_of_the_classes() -> None:
     drawn = "\n".join(f"    {line}" for line in ["ApiError", *tree()])
-    assert drawn in (errors.__doc__ or ""), f"replace the tree in kernel/errors.py by:\n{drawn}"
+    assert drawn in (errors.__doc__ or ""), f"replace the tree in core/errors.py by:\n{drawn}"
 
 
 def test_every_class_of_errors_is_in_the_module() -> None:
@@ -42,7 +42,7 @@ def test_every_class_of_errors_is_in_the_module() -> None:
             yield child
             yield from below(child)
 
-    assert {kind.__module__ for kind in below(ApiError)} == {"kernel.errors"}
+    assert {kind.__module__ for kind in below(ApiError)} == {"core.errors"}
 
 
 def literals() -> Iterator[tuple[str, str | None, ast.expr]]:

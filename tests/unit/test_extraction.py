@@ -17,7 +17,7 @@ from pptx.util import Inches
 from pypdf import PdfWriter
 
 from conversations.files import document_reader, extraction
-from kernel.errors import FileTooLarge, InvalidFile, UnsupportedFile
+from core.errors import FileTooLarge, InvalidFile, UnsupportedFile
 from tests.support import documents
 from tests.support.sampling import sampled
 

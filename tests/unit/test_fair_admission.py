@@ -6,10 +6,10 @@ from contextlib import suppress
 
 import pytest
 
-from kernel.errors import Overloaded
-from kernel.load_limit import CommitTimes, LoadLimit
-from kernel.overload import Admission
-from kernel.turns import Turns
+from core.admission.overload import Admission
+from core.errors import Overloaded
+from core.load.load_limit import CommitTimes, LoadLimit
+from core.load.turns import Turns
 
 
 class Door:

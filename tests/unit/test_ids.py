@@ -3,7 +3,7 @@
 import re
 from datetime import UTC, datetime, timedelta
 
-from kernel.ids import lowest_id, new_id, new_key, new_short_id
+from core.ids import lowest_id, new_id, new_key, new_short_id
 
 MORE_THAN_A_BLOCK = 1_000
 AT = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)

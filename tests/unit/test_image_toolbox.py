@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from conversations.items import StoredItem
-from kernel.clock import now
+from core.clock import now
 from responses.engine.attachments import AttachmentMap
 from responses.engine.calls.toolbox import Toolbox
 from responses.engine.events.response_body import Ending, opening

@@ -7,10 +7,10 @@ import pytest
 from django.http import QueryDict
 from pydantic import BaseModel
 
-from kernel.errors import LimitExceeded
-from kernel.query import integer, row_number
-from kernel.validation import validate
-from kernel.wire import MAX_INTEGER, Wire
+from core.errors import LimitExceeded
+from core.http.query import integer, row_number
+from core.http.validation import validate
+from core.http.wire import MAX_INTEGER, Wire
 from responses.api.urls import ENDPOINTS
 from responses.batches.requests import CreateBatch
 from responses.schema.audio import CreateTranscription, CreateTranslation

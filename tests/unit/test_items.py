@@ -16,7 +16,7 @@ from conversations.items import (
     plain_text,
     readable_items,
 )
-from kernel.validation import first_defect
+from core.http.validation import first_defect
 from tests.support.items import PIXEL, SAMPLES
 
 READ: TypeAdapter[Any] = TypeAdapter(list[InputItem])

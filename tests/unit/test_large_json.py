@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from kernel import large_json
-from kernel.large_work import short_turns
+from core.json import large_json
+from core.json.large_work import short_turns
 
 # Two pieces.
 _SIZE = 1_600_000

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kernel.large_work import in_thread, pause, short_turns
+from core.json.large_work import in_thread, pause, short_turns
 
 
 @pytest.fixture

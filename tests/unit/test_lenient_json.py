@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from kernel import lenient_json
+from core.json import lenient_json
 
 ODD: dict[str, tuple[bytes, Any]] = {
     "NaN": (b'{"a": NaN}', {"a": None}),

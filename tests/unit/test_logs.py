@@ -11,8 +11,8 @@ import pytest
 from django.conf import settings
 from structlog.contextvars import bound_contextvars
 
-from kernel.logs import Access
-from kernel.origin import Caller, origin_of, use_origin
+from core.origin import Caller, origin_of, use_origin
+from core.telemetry.logs import Access
 
 REQUEST = origin_of(peer="127.0.0.1", forwarded_for="", agent="", request_id="req_1", trusted_proxies=0)
 

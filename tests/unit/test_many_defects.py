@@ -6,8 +6,8 @@ from typing import Any
 import orjson
 import pytest
 
-from kernel.errors import BadRequest
-from kernel.validation import MAX_KEYS, parse_json
+from core.errors import BadRequest
+from core.http.validation import MAX_KEYS, parse_json
 from responses.schema import parse_create
 
 MANY = 100_000

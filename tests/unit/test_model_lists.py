@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 
-from kernel.errors import Failure
+from core.errors import Failure
 from responses.passthrough.models import ModelLists, Models
 from responses.providers.clients import UpstreamFailed
 from tenants.directory import UpstreamEndpoint

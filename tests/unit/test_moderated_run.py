@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing_extensions import override
 
 from conversations.items import plain_text
-from kernel.clock import now
+from core.clock import now
 from responses.engine.events.response_body import opening
 from responses.engine.events.types import Body
 from responses.engine.loop import Run

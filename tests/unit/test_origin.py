@@ -2,8 +2,8 @@
 
 import pytest
 
-from kernel.asgi import Message, Receive, Scope, Send, with_request_id
-from kernel.origin import Origin, origin, origin_of, use_origin
+from core.http.asgi import Message, Receive, Scope, Send, with_request_id
+from core.origin import Origin, origin, origin_of, use_origin
 
 
 def address_of(peer: str, forwarded_for: str = "", *, trusted_proxies: int = 0) -> str:

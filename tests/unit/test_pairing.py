@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from conversations.items import from_wire
-from kernel.errors import ToolCallMismatch
+from core.errors import ToolCallMismatch
 from responses.requests import pairing
 from tests.support.items import SAMPLES
 

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
 
-from kernel import periods
+from core import periods
 from responses.rollups.cells import is_stored_edge
 
 

@@ -1,6 +1,6 @@
 """Detection of dead processes: those whose connection was there and has been missing several times."""
 
-from kernel.presence import Watch
+from core.work.presence import Watch
 
 
 def test_a_process_that_stays_away_is_dead_once() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernel.errors import Forbidden
+from core.errors import Forbidden
 from tenants.models import AdminScope, Scope
 from tenants.principal import Principal
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernel.clock import now
+from core.clock import now
 from responses.engine.converter.base import TurnConverter
 from responses.engine.converter.chat import ChatConverter
 from responses.engine.converter.responses_api import ResponsesConverter

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kernel.errors import BadRequest
+from core.errors import BadRequest
 from responses.schema import parse_create
 
 NO_OBJECT = "schema must be a JSON Schema of 'type: \"object\"', got 'type: "

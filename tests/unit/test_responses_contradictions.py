@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from conversations.items import from_wire
-from kernel.errors import Failure
+from core.errors import Failure
 from responses.engine.converter.responses_api import ResponsesConverter
 from responses.engine.turn import CallForm, Finish, FunctionTool, Sampling, TurnResult
 from tests.support.responses_upstream import (

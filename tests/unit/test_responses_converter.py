@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernel.errors import Failure
+from core.errors import Failure
 from responses.engine.converter.responses_api import ResponsesConverter
 from responses.engine.events.fold import Fold
 from responses.engine.events.types import Event

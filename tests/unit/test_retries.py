@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from kernel.clock import now
-from kernel.errors import Failure
+from core.clock import now
+from core.errors import Failure
 from responses.providers.first_answer import FirstAnswer
 from responses.providers.retries import Retries
 from tenants.directory import Route, UpstreamEndpoint

@@ -9,7 +9,7 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from kernel.redaction import redact, secrets_of_url
+from core.redaction import redact, secrets_of_url
 
 KEY = "sk-upstream/4f6bd1a9c3e7"
 PASSWORD = 'pass "word"/9f+8é'

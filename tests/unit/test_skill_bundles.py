@@ -7,7 +7,7 @@ from io import BytesIO
 
 import pytest
 
-from kernel.errors import InvalidValue
+from core.errors import InvalidValue
 from responses.skills import bundle as bundles
 from responses.skills import reader
 from responses.skills.bundle import Bundle, BundleFile, read_archive, read_files

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.conf import settings
 
-from kernel.socket_messages import MessageBudget, Reservation
+from core.http.socket_messages import MessageBudget, Reservation
 
 TOTAL = settings.SOCKET_MESSAGES_BYTES
 HALF, QUARTER = TOTAL // 2, TOTAL // 4

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from kernel.statement_pipeline import ConnectionLost, Statement, StatementPipeline
+from core.db.statement_pipeline import ConnectionLost, Statement, StatementPipeline
 
 LOOPS = [uvloop.new_event_loop, asyncio.new_event_loop]
 SELECT = [(Statement("SELECT 1"), ())]

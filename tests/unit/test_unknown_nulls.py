@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from kernel.errors import UnknownParameter
-from kernel.nulls import validate_without_nulls
+from core.errors import UnknownParameter
+from core.http.nulls import validate_without_nulls
 from responses.schema import CreateResponse, parse_create
 
 MANY = 5_000

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kernel.errors import UPSTREAM_REJECTIONS, Failure
+from core.errors import UPSTREAM_REJECTIONS, Failure
 from responses.providers.clients import UpstreamFailed
 from responses.providers.event_stream import check_chunk, check_event
 from responses.providers.upstream_errors import failure_from_error, failure_from_status, parse_error, reported_error

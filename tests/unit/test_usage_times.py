@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from kernel.clock import shared_now
+from core.clock import shared_now
 from tenants.limits.values import Grant
 
 _DAY = timedelta(days=1)

@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
 
-from kernel.errors import BadRequest
-from kernel.storable_json import MAX_DEPTH, without_nul
-from kernel.validation import TAG, parse_json, path, validate
+from core.errors import BadRequest
+from core.http.validation import TAG, parse_json, path, validate
+from core.json.storable_json import MAX_DEPTH, without_nul
 
 
 class Strict(BaseModel):

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from typing import Any
 
-from kernel.clock import now
+from core.clock import now
 from responses.admin.response.waterfall import (
     Interval,
     SpanKind,

@@ -1,6 +1,6 @@
 """Declarations decide which endpoints are refused under overload and during a shutdown."""
 
-from kernel.endpoints import Endpoint, EndpointIndex
+from core.http.endpoints import Endpoint, EndpointIndex
 from responses.api.urls import ENDPOINTS
 from tests.support.work import SERVED, paths_of_work
 

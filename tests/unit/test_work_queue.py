@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from django.db import OperationalError
 from typing_extensions import override
 
-from kernel.leases import Claim
-from kernel.work_queue import WorkLoop
+from core.work.leases import Claim
+from core.work.work_queue import WorkLoop
 
 RENEWED = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from kernel.worker_loop import WorkerLoop
+from core.work.worker_loop import WorkerLoop
 
 
 async def thread() -> int:

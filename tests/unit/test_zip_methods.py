@@ -5,7 +5,7 @@ import zipfile
 import pytest
 
 from conversations.files import document_reader
-from kernel.errors import InvalidValue
+from core.errors import InvalidValue
 from responses.skills.bundle import read_archive
 from tests.support.documents import docx, pptx
 from tests.support.skills import skill_files, unzipped, zipped

@@ -29,7 +29,7 @@ from unfold.contrib.filters.admin import AutocompleteSelectFilter, TextFilter
 from console.widgets import TimeFilter, badge, column, copyable, two_lines, when
 from conversations import export, selectors, services
 from conversations.models import Conversation
-from kernel.errors import ApiError, NotFound
+from core.errors import ApiError, NotFound
 from responses.admin import cells
 from responses.admin.conversations.summaries import (
     recently_active,

@@ -15,7 +15,7 @@ from django.db.models.fields.json import KeyTextTransform
 
 from conversations.items import plain_text
 from conversations.models import Conversation, Item, Placement, Section
-from kernel.clock import now
+from core.clock import now
 from responses.models import RUNNING, ConversationLock, Response
 from tenants.prices import NO_PRICE
 

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 from typing_extensions import override
 
 from conversations.items import plain_text
-from kernel.db_threads import in_db_thread
+from core.db.db_threads import in_db_thread
 from responses.engine.events.fold import read_frames
 from responses.models import Response
 from responses.runs import follow

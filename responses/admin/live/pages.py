@@ -9,8 +9,8 @@ from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.urls import reverse
 
-from kernel.clock import now
-from kernel.origin import origin
+from core.clock import now
+from core.origin import origin
 from responses.admin.cells import url
 from responses.admin.live import rows
 from responses.admin.live.queries import RunRow, take_snapshot

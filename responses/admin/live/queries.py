@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 from django.db import connection
 
-from kernel import heartbeats
-from kernel.row_security import EVERY_TEAM
+from core.db.row_security import EVERY_TEAM
+from core.work import heartbeats
 from responses.engine.events.compression import decompress
 from responses.models import RUNNING, Response, Status, ToolCall, Turn
 from tenants.models import Team

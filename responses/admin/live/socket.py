@@ -10,9 +10,9 @@ from functools import partial
 from django.db import Error as DatabaseError
 from typing_extensions import override
 
-from kernel.clock import now
-from kernel.db_threads import in_db_thread
-from kernel.notifications import Notifier, wait_within
+from core.clock import now
+from core.db.db_threads import in_db_thread
+from core.work.notifications import Notifier, wait_within
 from responses.admin.live import rows
 from responses.admin.live.queries import RunsSnapshot, take_snapshot
 from responses.runs.identity import OBSERVED, channel_of_process

@@ -19,7 +19,7 @@ from django.views.decorators.http import require_safe
 
 from console.widgets import SHOWN_CHARACTERS, Shown, size
 from conversations.models import Section
-from kernel.errors import ApiError
+from core.errors import ApiError
 from responses.admin.redaction import redacted, without_secrets
 from responses.engine.events.types import Body
 from responses.models import Mode, Response

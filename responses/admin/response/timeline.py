@@ -17,8 +17,8 @@ from django.views.decorators.http import require_safe
 
 from console.widgets import duration, pretty
 from conversations.models import Placement, Section
-from kernel.clock import now
-from kernel.query import row_number
+from core.clock import now
+from core.http.query import row_number
 from responses.admin import cells
 from responses.admin.response.documents import download
 from responses.admin.response.waterfall import WORK, SpanKind, TraceSpan, Waterfall, WaterfallBar, waterfall

@@ -19,9 +19,9 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 
 from conversations.models import Placement, Section
-from kernel.clock import now
-from kernel.db_threads import in_db_thread
-from kernel.errors import ApiError
+from core.clock import now
+from core.db.db_threads import in_db_thread
+from core.errors import ApiError
 from responses.admin import cells
 from responses.lifecycle import cancel, create
 from responses.models import RUNNING, Mode, Response

@@ -18,7 +18,7 @@ from django.utils.safestring import SafeString
 from django.views.decorators.http import require_POST
 
 from console.widgets import ago, duration
-from kernel.clock import now
+from core.clock import now
 from responses.admin import cells
 from responses.models import Response
 from tenants.console.content_access import HIDDEN

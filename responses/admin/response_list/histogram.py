@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from console.widgets import compact
-from kernel.clock import now
+from core.clock import now
 from responses.admin.response_list.changelist import SCAN_LIMIT, IndexHint, ResponseChangeList
 from responses.models import Status
 from responses.rollups import queries

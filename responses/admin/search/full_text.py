@@ -17,8 +17,8 @@ from psycopg.errors import QueryCanceled
 
 from console.widgets import badge, when
 from conversations.models import Item, Placement, Section
-from kernel.clock import now
-from kernel.row_security import EVERY_TEAM
+from core.clock import now
+from core.db.row_security import EVERY_TEAM
 from responses.admin.search.lookup import url_of_place
 from tenants.audit import audit
 from tenants.console.audited_admin import actor

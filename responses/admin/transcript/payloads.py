@@ -19,7 +19,7 @@ from django.utils.http import content_disposition_header
 from console.widgets import SHOWN_CHARACTERS
 from conversations.files import storage
 from conversations.models import File, Item
-from kernel.clock import now
+from core.clock import now
 from responses.admin.row_pages import start_of
 from responses.admin.transcript.entries import IMAGE_TYPES, parts_of
 from responses.admin.transcript.parts import MEDIA, ItemPart, parse_data_url

@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import reduce
 from typing import Any
 
-from kernel import periods
+from core import periods
 from responses.admin.usage.query import MetricKind, UsageQuery
 from responses.rollups import queries
 from responses.rollups.queries import RollupQuery, RollupRow

@@ -13,7 +13,7 @@ from django.utils.http import urlencode
 from console import charts
 from console.charts import ChartPoint, Series
 from console.widgets import csv_lines
-from kernel.clock import now
+from core.clock import now
 from responses.admin.usage import links
 from responses.admin.usage.aggregate import UsageReport, build_report
 from responses.admin.usage.pivot import (

@@ -16,7 +16,7 @@ from django.http import QueryDict
 from django.utils.http import urlencode
 
 from console import charts
-from kernel.periods import start_of_day
+from core.periods import start_of_day
 from responses.rollups import histograms
 from responses.rollups.sources import CALLS, RESPONSES, TOOLS, RollupSource
 from tenants.prices import amount

@@ -5,11 +5,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from kernel.errors import BadRequest, MissingParameter, MutuallyExclusive
-from kernel.http import parse_form_in_memory
-from kernel.nulls import read
-from kernel.validation import FileId, parse_json
-from kernel.wire import Wire
+from core.errors import BadRequest, MissingParameter, MutuallyExclusive
+from core.http.nulls import read
+from core.http.rendering import parse_form_in_memory
+from core.http.validation import FileId, parse_json
+from core.http.wire import Wire
 from responses.containers.models import IDLE_MINUTES
 from responses.containers.policy import NetworkPolicy
 from responses.skills.schema import Skills

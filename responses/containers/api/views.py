@@ -10,12 +10,12 @@ from django.http import StreamingHttpResponse
 from django.utils.http import content_disposition_header
 from rest_framework.response import Response
 
-from kernel.asgi import header
-from kernel.db_threads import in_db_thread
-from kernel.endpoints import BINARY, INTEGER, STRING, UNIX_TIME, ApiObject, Endpoint
-from kernel.errors import NotFound
-from kernel.pagination import PAGE, PageRequest
-from kernel.query import QueryArgument, parameter
+from core.db.db_threads import in_db_thread
+from core.errors import NotFound
+from core.http.asgi import header
+from core.http.endpoints import BINARY, INTEGER, STRING, UNIX_TIME, ApiObject, Endpoint
+from core.http.pagination import PAGE, PageRequest
+from core.http.query import QueryArgument, parameter
 from responses.containers import access, selectors, services
 from responses.containers.api.schema import CreateContainer, read_file
 from responses.containers.models import Container, ContainerFile

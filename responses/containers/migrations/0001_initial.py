@@ -1,10 +1,10 @@
 import django.db.models.deletion
-import kernel.clock
+import core.clock
 import responses.containers.models
 import tenants.team_models
 from django.db import migrations, models
 
-from kernel.row_security import enable_row_security
+from core.db.row_security import enable_row_security
 
 
 class Migration(migrations.Migration):
@@ -25,8 +25,8 @@ class Migration(migrations.Migration):
                 ('name', models.CharField(max_length=255)),
                 ('memory_limit', models.CharField(default='1g', max_length=3)),
                 ('idle_minutes', models.PositiveIntegerField(default=20, help_text='The container expires after this many minutes without activity.')),
-                ('created_at', models.DateTimeField(default=kernel.clock.now)),
-                ('last_active_at', models.DateTimeField(default=kernel.clock.now)),
+                ('created_at', models.DateTimeField(default=core.clock.now)),
+                ('last_active_at', models.DateTimeField(default=core.clock.now)),
                 ('skills', models.JSONField(default=list)),
                 ('allowed_domains', models.JSONField(default=list, help_text='Domains that its programs can reach; none by default.')),
                 ('lost', models.BooleanField(default=False, help_text='The container ended before its expiration time.')),
@@ -45,7 +45,7 @@ class Migration(migrations.Migration):
                 ('size', models.BigIntegerField(help_text='Size in bytes.')),
                 ('changed', models.BigIntegerField()),
                 ('source', models.CharField(choices=[('user', 'User'), ('assistant', 'Assistant')], max_length=10)),
-                ('created_at', models.DateTimeField(default=kernel.clock.now)),
+                ('created_at', models.DateTimeField(default=core.clock.now)),
             ],
             options={
                 'indexes': [models.Index(fields=['container', 'created_at', 'id'], name='container_file_by_time')],

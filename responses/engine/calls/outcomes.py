@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from kernel.storable_json import is_too_deep, without_nul
+from core.json.storable_json import is_too_deep, without_nul
 from responses.engine.events.types import Body
 
 

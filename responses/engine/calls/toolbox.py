@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from kernel.ids import new_id
+from core.ids import new_id
 from responses.engine import spans
 from responses.engine.calls.outcomes import CallDecision, Execute, Refuse, ToolLimits, ToolResult
 from responses.engine.events.types import Body, Event

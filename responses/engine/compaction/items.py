@@ -22,7 +22,7 @@ from conversations.items import (
     ToolSearchCall,
     readable_items,
 )
-from kernel.errors import InvalidEncryptedContent
+from core.errors import InvalidEncryptedContent
 
 # Share of the context window that triggers a compaction when the client names no threshold. The rest is room for the
 # answer and for the notes themselves.

@@ -9,8 +9,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from conversations.items import InputMessage, StoredItem, plain_text
-from kernel.errors import Failure
-from kernel.ids import new_id
+from core.errors import Failure
+from core.ids import new_id
 from responses.engine import turn_request
 from responses.engine.calls.toolbox import Toolbox
 from responses.engine.compaction import items as compaction

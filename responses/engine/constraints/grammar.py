@@ -10,8 +10,8 @@ import math
 from collections import OrderedDict
 from dataclasses import replace
 
-from kernel.compute import pool
-from kernel.compute.pool import Computation, ComputationFailed, TooCostly, compute
+from core.compute import pool
+from core.compute.pool import Computation, ComputationFailed, TooCostly, compute
 from responses.engine.constraints import grammar_check
 from responses.engine.turn import Grammar
 

@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from conversations.items import OutputText, readable_items
-from kernel.clock import now
-from kernel.errors import Failure
+from core.clock import now
+from core.errors import Failure
 from responses.engine.converter.calls import CallSegment
 from responses.engine.converter.output_bound import OutputBound
 from responses.engine.converter.segments import ReasoningCipher, SegmentQueue

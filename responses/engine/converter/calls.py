@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 from typing_extensions import override
 
-from kernel.ids import new_id
+from core.ids import new_id
 from responses.engine.calls.client_tools import SHAPES, Shape, item_fields
 from responses.engine.converter.json_string import StringProperty
 from responses.engine.converter.segments import Segment

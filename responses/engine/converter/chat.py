@@ -11,7 +11,7 @@ from typing import Any
 import regex
 from typing_extensions import override
 
-from kernel.errors import Failure
+from core.errors import Failure
 from responses.engine.converter.base import TurnConverter, citations, later_usage, nested_usage
 from responses.engine.converter.calls import CallSegment
 from responses.engine.converter.chat_calls import CallJoiner, CallPiece, new_arguments, read_calls, split_glued

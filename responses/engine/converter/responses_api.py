@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from typing_extensions import override
 
 from conversations.items import CustomToolCall, FunctionCall, from_wire
-from kernel.errors import Failure
-from kernel.ids import new_id
+from core.errors import Failure
+from core.ids import new_id
 from responses.engine.converter.base import TurnConverter, UpstreamEvent, citations, reported_usage
 from responses.engine.converter.calls import CallSegment, arguments_text
 from responses.engine.converter.finish_reasons import FinishKind, finish_kind

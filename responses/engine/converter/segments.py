@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 from typing_extensions import override
 
-from kernel.ids import new_id
+from core.ids import new_id
 from responses.engine.events.types import (
     Body,
     ContentPartAdded,

@@ -19,7 +19,7 @@ from conversations.items import (
     SummaryText,
     from_wire,
 )
-from kernel.wire import OpenWire
+from core.http.wire import OpenWire
 from responses.engine.calls import item_events
 from responses.engine.converter.base import citations
 from responses.engine.converter.output_matching import wanted

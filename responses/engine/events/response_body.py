@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 from conversations.items import project
-from kernel.errors import Failure
+from core.errors import Failure
 from responses.engine import messages
 from responses.engine.compaction import token_estimate
 from responses.engine.events.types import (

@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import transaction
 from typing_extensions import override
 
-from kernel.errors import BadRequest
+from core.errors import BadRequest
 from responses.models import PromptTemplate
 from responses.requests import prompts
 from responses.tools import registry  # noqa: F401 - adds the hosted tools to the schema of requests

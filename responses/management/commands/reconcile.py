@@ -11,7 +11,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from typing_extensions import override
 
-from kernel.clock import now
+from core.clock import now
 from responses import reconcile
 from tenants import scope
 from tenants.models import Team, Upstream

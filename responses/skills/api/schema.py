@@ -5,10 +5,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from kernel.errors import InvalidValue, MissingParameter, UnknownParameter
-from kernel.http import parse_directory_form
-from kernel.validation import parse_json
-from kernel.wire import Wire
+from core.errors import InvalidValue, MissingParameter, UnknownParameter
+from core.http.rendering import parse_directory_form
+from core.http.validation import parse_json
+from core.http.wire import Wire
 from responses.skills.bundle import Bundle, BundleFile, is_zip
 from responses.skills.reader import read_archive, read_files
 

@@ -4,10 +4,10 @@ from django.http import HttpResponse
 from django.utils.http import content_disposition_header
 from rest_framework.response import Response
 
-from kernel.asgi import header
-from kernel.db_threads import in_db_thread
-from kernel.endpoints import BINARY, BOOLEAN, STRING, UNIX_TIME, ApiObject, Endpoint
-from kernel.pagination import PageRequest, page_argument
+from core.db.db_threads import in_db_thread
+from core.http.asgi import header
+from core.http.endpoints import BINARY, BOOLEAN, STRING, UNIX_TIME, ApiObject, Endpoint
+from core.http.pagination import PageRequest, page_argument
 from responses.skills import access, selectors, services
 from responses.skills.api.schema import UpdateSkill, read_skill, read_version
 from responses.skills.models import Skill, SkillVersion

@@ -1,10 +1,10 @@
 import django.db.models.deletion
-import kernel.clock
+import core.clock
 import responses.skills.models
 import tenants.team_models
 from django.db import migrations, models
 
-from kernel.row_security import enable_row_security
+from core.db.row_security import enable_row_security
 
 
 class Migration(migrations.Migration):
@@ -25,7 +25,7 @@ class Migration(migrations.Migration):
                 ('default_version', models.PositiveIntegerField(default=1)),
                 ('latest_version', models.PositiveIntegerField(default=1)),
                 ('last_number', models.PositiveIntegerField(default=1)),
-                ('created_at', models.DateTimeField(default=kernel.clock.now)),
+                ('created_at', models.DateTimeField(default=core.clock.now)),
                 ('api_key', models.ForeignKey(db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.apikey')),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
             ],
@@ -41,7 +41,7 @@ class Migration(migrations.Migration):
                 ('archive_size', models.PositiveIntegerField(help_text='In bytes, compressed.')),
                 ('files', models.PositiveIntegerField(help_text='Number of files.')),
                 ('sha256', models.CharField(help_text='Of the archive, in hex.', max_length=64)),
-                ('created_at', models.DateTimeField(default=kernel.clock.now)),
+                ('created_at', models.DateTimeField(default=core.clock.now)),
                 ('skill', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='versions', to='skills.skill')),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
             ],

@@ -4,8 +4,8 @@ from pathlib import PurePosixPath
 
 from typing_extensions import override
 
-from kernel.errors import ApiError
-from kernel.ids import new_id
+from core.errors import ApiError
+from core.ids import new_id
 from responses.engine.calls.client_tools import upstream_name
 from responses.engine.calls.outcomes import ToolLimits, ToolResult, parse_object
 from responses.engine.calls.toolbox import HostedTool, hosted_function

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from conversations.items import CodeInterpreterCall, ShellCall, StoredItem
-from kernel.clock import now
-from kernel.db_threads import in_db_thread
-from kernel.errors import ApiError, ContainerExpired
+from core.clock import now
+from core.db.db_threads import in_db_thread
+from core.errors import ApiError, ContainerExpired
 from responses.containers import access, selectors, services
 from responses.containers.models import Container, container_id
 from responses.containers.services import ContainerExecution, ContainerSpec

@@ -7,8 +7,8 @@ from pydantic import Discriminator, Field, Tag
 from typing_extensions import override
 
 from conversations.items import by_type
-from kernel.validation import TAG, ContainerId, FileId
-from kernel.wire import Wire
+from core.http.validation import TAG, ContainerId, FileId
+from core.http.wire import Wire
 from responses.containers.policy import NetworkPolicy, check_policy, public_policy
 from responses.schema.tools import Callers, LocalShellEnvironment, ToolParam, present
 from responses.skills.schema import Skills

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing_extensions import override
 
 from conversations.items import FileSearchCall
-from kernel.db_threads import in_db_thread
+from core.db.db_threads import in_db_thread
 from responses.engine.calls.toolbox import HostedTool
 from responses.tools.file_search import card
 from responses.tools.file_search.execution import FileSearchTool

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from typing_extensions import override
 
-from kernel.validation import VectorStoreId
+from core.http.validation import VectorStoreId
 from responses.schema.file_search import MAX_RESULTS, Filter, RankingOptions
 from responses.schema.tools import ToolParam
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from typing_extensions import override
 
 from conversations.items import ImageGenerationCall, InputImage, InputMessage, StoredItem
-from kernel.errors import ApiError
-from kernel.ids import new_id
+from core.errors import ApiError
+from core.ids import new_id
 from responses.engine.attachments import AttachmentImage, Attachments, all_parts, attachment_key
 from responses.engine.calls.outcomes import ToolLimits, ToolResult, parse_object
 from responses.engine.calls.toolbox import HostedTool, hosted_function

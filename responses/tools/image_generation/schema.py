@@ -10,9 +10,9 @@ from pydantic import Field
 from typing_extensions import override
 
 from conversations.items import MAX_IMAGE_URL
-from kernel.errors import UnsupportedParameter, UnsupportedValue
-from kernel.validation import FileId
-from kernel.wire import Wire
+from core.errors import UnsupportedParameter, UnsupportedValue
+from core.http.validation import FileId
+from core.http.wire import Wire
 from responses.schema.images import Background, Compression, ModelName, Size
 from responses.schema.tools import ToolParam
 

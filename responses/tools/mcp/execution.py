@@ -8,8 +8,8 @@ from typing import Any
 from typing_extensions import override
 
 from conversations.items import UPSTREAM_CALL_ID
-from kernel.errors import ExternalConnectorError, Failure, McpServerForbidden, McpServerUnauthorized
-from kernel.ids import new_id
+from core.errors import ExternalConnectorError, Failure, McpServerForbidden, McpServerUnauthorized
+from core.ids import new_id
 from responses.engine.calls.client_tools import upstream_name
 from responses.engine.calls.item_events import after_result, before_result
 from responses.engine.calls.outcomes import (

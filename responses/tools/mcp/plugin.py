@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing_extensions import override
 
 from conversations.items import McpApprovalRequest, McpCall
-from kernel import egress
+from core import egress
 from responses.engine.calls.toolbox import HostedTool
 from responses.schema.tools import ToolParam
 from responses.tools import approvals

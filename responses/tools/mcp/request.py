@@ -5,9 +5,9 @@ from typing import Any
 
 import orjson
 
-from kernel import egress
-from kernel.crypto import decrypt, encrypt
-from kernel.errors import EgressRefused, InvalidValue
+from core import egress
+from core.crypto import decrypt, encrypt
+from core.errors import EgressRefused, InvalidValue
 from responses.tools.mcp.schema import McpToolParam
 from responses.tools.mcp.servers import ApprovalPolicy, RemoteServer, ToolFilter
 from tenants import directory

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from kernel.storable_json import without_nul
+from core.json.storable_json import without_nul
 from responses.engine.calls.outcomes import ToolResult
 from responses.tools.mcp.servers import RemoteServer
 from responses.tools.mcp.sessions import ServerFailed

@@ -12,8 +12,8 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
 from conversations.items import origin
-from kernel.egress_policy import parse_url
-from kernel.errors import (
+from core.egress_policy import parse_url
+from core.errors import (
     BadRequest,
     EgressRefused,
     InvalidValue,
@@ -21,8 +21,8 @@ from kernel.errors import (
     UnsupportedParameter,
     UnsupportedValue,
 )
-from kernel.validation import TAG
-from kernel.wire import Wire
+from core.http.validation import TAG
+from core.http.wire import Wire
 from responses.schema.tools import Label, ToolParam, label_of
 
 MAX_TOOL_NAMES = 1000

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernel.redaction import SECRET_NAME, redact, secrets_of_url
+from core.redaction import SECRET_NAME, redact, secrets_of_url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

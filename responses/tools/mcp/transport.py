@@ -1,4 +1,4 @@
-"""HTTP client of an MCP session: goes through `kernel.egress`, bounds messages and records transport failures.
+"""HTTP client of an MCP session: goes through `core.egress`, bounds messages and records transport failures.
 
 The SDK reports every HTTP error of a server with the same message. `TransportFailure` records the status code for the
 request in progress. A context variable is enough for that, because the SDK sends a request in the context of the task
@@ -16,9 +16,9 @@ import orjson
 from pydantic_core import from_json
 from typing_extensions import override
 
-from kernel import lenient_json
-from kernel.egress import Egress
-from kernel.errors import ApiError
+from core.egress import Egress
+from core.errors import ApiError
+from core.json import lenient_json
 from responses.tools.mcp.servers import RemoteServer
 
 # Limit of one event or one JSON body. The SDK bounds events only, and reads a JSON body completely before parsing it.

@@ -14,7 +14,7 @@ import regex
 from typing_extensions import override
 
 from conversations.items import StoredItem
-from kernel.ids import new_id
+from core.ids import new_id
 from responses.engine.calls.client_tools import hidden_function
 from responses.engine.calls.outcomes import ToolResult, parse_object
 from responses.engine.calls.toolbox import HostedTool

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from typing_extensions import override
 
-from kernel.errors import InvalidValue
+from core.errors import InvalidValue
 from responses.schema.tools import MAX_TEXT, ToolParam, walk
 
 

@@ -7,8 +7,8 @@ from urllib.parse import urlencode
 
 import orjson
 
-from kernel.egress import Egress, Fetched
-from kernel.errors import EgressFailed
+from core.egress import Egress, Fetched
+from core.errors import EgressFailed
 
 _SECONDS = 15.0
 _MAX_BYTES = 2_000_000

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from typing_extensions import override
 
-from kernel.errors import ApiError
-from kernel.ids import new_id
+from core.errors import ApiError
+from core.ids import new_id
 from responses.engine.calls.outcomes import ToolResult, parse_object
 from responses.engine.calls.toolbox import HostedTool, hosted_function
 from responses.engine.citation_markers import HOW_TO_CITE

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 
 from conversations.files.extraction import extract_text
-from kernel.egress import Egress, Fetched
-from kernel.errors import ApiError
+from core.egress import Egress, Fetched
+from core.errors import ApiError
 
 _SECONDS = 20.0
 _MAX_BYTES = 5_000_000

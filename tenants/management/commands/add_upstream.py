@@ -9,7 +9,7 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
 from typing_extensions import override
 
-from kernel.clock import now
+from core.clock import now
 from tenants import price_updates, services
 from tenants.models import WireApi
 

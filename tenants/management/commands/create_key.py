@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from typing_extensions import override
 
-from kernel.clock import now
+from core.clock import now
 from tenants import scope, services
 from tenants.limits.arguments import add_limit_arguments, has_limits, set_limits_from
 from tenants.models import AdminScope, Scope, ToolKind

@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand
 from django.db.models import Prefetch
 from typing_extensions import override
 
-from kernel.crypto import keyed_digest
+from core.crypto import keyed_digest
 from tenants import scope, services
 from tenants.models import ApiKey, Model, Team, Upstream
 

@@ -9,7 +9,7 @@ from django.core.mail import EmailMessage
 from django.core.management.base import BaseCommand, CommandError
 from typing_extensions import override
 
-from kernel.ids import new_id
+from core.ids import new_id
 from tenants.notifications.mail import sender_domain
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from typing_extensions import override
 
-from kernel.clock import now
+from core.clock import now
 from tenants import price_catalog, price_updates
 from tenants.price_updates import PriceComparison
 from tenants.prices import amount, label

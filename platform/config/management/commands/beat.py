@@ -19,9 +19,10 @@ from typing_extensions import override
 from config import metrics_server
 from config.celery import app
 from config.safety import refuse_unsafe_start
-from kernel import heartbeats, metrics
-from kernel.clock import now
-from kernel.notifications import blocking_client
+from core.clock import now
+from core.telemetry import metrics
+from core.work import heartbeats
+from core.work.notifications import blocking_client
 
 logger = logging.getLogger(__name__)
 # After this time without a renewal another process takes over: long enough for a slow Redis.

@@ -15,9 +15,10 @@ from typing_extensions import override
 from config import warm_up
 from config.safety import refuse_unsafe_start
 from config.server import allow_many_sockets
-from kernel import metrics, presence, tracing, work_queue, worker_loop
-from kernel.compute import pool
-from kernel.process_name import process_name
+from core.compute import pool
+from core.process_name import process_name
+from core.telemetry import metrics, tracing
+from core.work import presence, work_queue, worker_loop
 from responses.lifecycle import dead_processes
 from responses.lifecycle.worker import Dispatcher
 from responses.models import Isolation

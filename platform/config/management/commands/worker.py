@@ -17,11 +17,13 @@ from config import metrics_server, warm_up
 from config.celery import app
 from config.safety import refuse_unsafe_start
 from config.server import allow_many_sockets, freeze_startup_objects
-from kernel import egress, heartbeats, metrics, presence, task_runs, tracing, work_queue, worker_loop
-from kernel.compute import pool
-from kernel.db_threads import pool_load
-from kernel.overload import admission
-from kernel.process_name import process_name
+from core import egress
+from core.admission.overload import admission
+from core.compute import pool
+from core.db.db_threads import pool_load
+from core.process_name import process_name
+from core.telemetry import metrics, tracing
+from core.work import heartbeats, presence, task_runs, work_queue, worker_loop
 from responses.batches.runner import BatchRunner
 from responses.lifecycle import dead_processes
 from responses.lifecycle.isolation import IsolatedProcesses

@@ -1,0 +1,66 @@
+"""Bound on the requests and streams that one API key has open in this process.
+
+Each takes memory and a connection until it ends, and a client with a bug may open them without end. Keys are told apart
+by their header, before they are looked up: a request beyond the bound costs neither a query nor its body.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.conf import settings
+
+from core.admission.request_bodies import REJECTED
+from core.errors import RateLimited, retry_headers
+from core.http.asgi import App, Receive, Scope, Send, header
+
+_RETRY_SECONDS = 1.0
+# By the hash of the header, so that no secret is kept.
+_open: Counter[int] = Counter()
+
+
+def refusal(authorization: str, *, counted: int = 0) -> RateLimited | None:
+    """Return the error of a request with this header if its key has too many open besides those `counted` already."""
+    if not authorization or _open[hash(authorization)] - counted < settings.MAX_OPEN_REQUESTS_PER_KEY:
+        return None
+    return RateLimited(
+        f"Your API key already has {settings.MAX_OPEN_REQUESTS_PER_KEY:,} requests and streams open on this server "
+        "process, which is the maximum. Wait until some of them have ended.",
+        code="slow_down",
+        headers=retry_headers(_RETRY_SECONDS),
+    )
+
+
+def check(authorization: str, *, counted: int = 0) -> None:
+    """Raise `RateLimited` if the key of this header has too many requests open."""
+    if (error := refusal(authorization, counted=counted)) is not None:
+        raise error
+
+
+@contextmanager
+def open_request(authorization: str) -> Iterator[None]:
+    """Count a request with this header until the end of the block."""
+    key = hash(authorization)
+    _open[key] += 1
+    try:
+        yield
+    finally:
+        _open[key] -= 1
+        if not _open[key]:
+            del _open[key]
+
+
+def with_bound(guard: App) -> App:
+    """Wrap a `BodyGuard` so that it refuses requests of keys that have too many open."""
+
+    async def bounded(scope: Scope, receive: Receive, send: Send) -> None:
+        authorization = header(scope, b"authorization")
+        if (error := refusal(authorization)) is not None:
+            # The guard sends it such that clients receive it while they are sending their body.
+            scope.setdefault(REJECTED, error)
+            await guard(scope, receive, send)
+            return
+        with open_request(authorization):
+            await guard(scope, receive, send)
+
+    return bounded

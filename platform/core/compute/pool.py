@@ -1,0 +1,324 @@
+"""Pool of processes for computations on untrusted input: few at a time, in turns of teams, with limits for each.
+
+A request can cause such a computation with a document, a grammar, a schema or an archive. Without the pool, a few
+requests could take all processors and the memory of the machine for as long as they like.
+"""
+
+import asyncio
+import json
+import marshal
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from core.compute import protocol, server
+from core.errors import Overloaded, retry_headers
+from core.origin import origin
+
+_SOURCE_ROOTS = [str(Path(__file__).parents[2]), str(Path(__file__).parents[3])]
+# A new request is refused if so many computations of its team wait, or of all teams together. The former is half of the
+# requests that may be starting in a web process: otherwise those that wait here would delay the starts of other teams.
+_MOST_WAITING_OF_TEAM = 32
+_MOST_WAITING = 512
+_RETRY_SECONDS = (2.0, 6.0)
+# The server ends a computation at its limit; after so much longer, something is wrong with the server.
+_PATIENCE_SECONDS = 15.0
+# A process that something else has ended is started once more.
+_ATTEMPTS = 2
+_CHUNK = 256 * 1024
+_STATUS_BYTES = 64
+
+
+class TooCostly(Exception):
+    """The computation exceeded its limit of time or of memory, or crashed. `is_slow`: it was the time."""
+
+    def __init__(self, *, is_slow: bool = False) -> None:
+        self.is_slow = is_slow
+        super().__init__("the computation takes too much time or memory")
+
+
+class ComputationFailed(Exception):
+    """The computation raised an exception; its type is the message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computation:
+    """A function that computes bytes from untrusted input, and its limits.
+
+    `function` is its module and name, separated by a colon. `imports` are libraries that it imports itself: they are
+    loaded before its process starts. `cpu_seconds` count its own work, `seconds` the time from its start. `memory` and
+    `result` are bytes.
+    """
+
+    function: str
+    imports: tuple[str, ...] = ()
+    cpu_seconds: int
+    seconds: float
+    memory: int
+    result: int
+
+
+@dataclass(slots=True)
+class _Settings:
+    processes: int = 3
+    refuses: bool = True
+    observe: Callable[[str], None] = lambda _: None
+
+
+@dataclass(slots=True)
+class _Load:
+    waiting: int = 0
+
+
+_settings = _Settings()
+_load = _Load()
+_team: ContextVar[str] = ContextVar("_team", default="")
+
+
+def configure(*, processes: int, refuses: bool, observe: Callable[[str], None]) -> None:
+    """Set how many computations run at the same time, and whether requests are refused while too many wait.
+
+    `observe` is called with each outcome: done, too_costly, refused or repeated.
+    """
+    _settings.processes, _settings.refuses, _settings.observe = processes, refuses, observe
+
+
+def waiting() -> int:
+    """Return how many computations wait for a place."""
+    return _load.waiting
+
+
+@contextmanager
+def of_team(team_id: str) -> Iterator[None]:
+    """Let the computations of the block, and of tasks that it starts, wait in the queue of a team.
+
+    Those of a request are its caller's without it.
+    """
+    token = _team.set(team_id)
+    try:
+        yield
+    finally:
+        _team.reset(token)
+
+
+def team() -> str:
+    """Return the team in whose queue a computation would wait."""
+    return _team.get() or origin().caller.team_id
+
+
+async def compute(computation: Computation, *arguments: Any, waits: bool = False) -> bytes:
+    """Return the result of a computation. The arguments are None, numbers, text, bytes, or lists or dicts of these.
+
+    Raises `TooCostly`, `ComputationFailed`, or `Overloaded` if too many wait, unless it `waits` with them: what a run
+    needs that has begun should not be refused.
+    """
+    request = marshal.dumps(arguments)
+    places = _places()
+    async with places.turn(team(), waits=waits or not _settings.refuses):
+        for _ in range(_ATTEMPTS):
+            result, status = await _start(computation, request)
+            if status != protocol.KILLED:
+                break
+            _settings.observe("repeated")
+    match result[:1]:
+        case protocol.DONE if status == protocol.EXITED:
+            _settings.observe("done")
+            return result[1:]
+        case protocol.FAILED if status == protocol.EXITED:
+            _settings.observe("done")
+            raise ComputationFailed(result[1:].decode(errors="replace"))
+    _settings.observe("too_costly")
+    raise TooCostly(is_slow=status == protocol.TOO_SLOW)
+
+
+# -- turns -------------------------------------------------------------------------------------------------------------
+
+
+class _Places:
+    """Places for the computations of one event loop, taken by teams in turns.
+
+    While others may want one, a team gets all places but one: otherwise its long computations would delay the short
+    ones of all others.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[str, int] = {}
+        # By team, in the order of their next turns.
+        self._queues: dict[str, deque[asyncio.Future[None]]] = {}
+
+    @asynccontextmanager
+    async def turn(self, team: str, *, waits: bool) -> AsyncIterator[None]:
+        """Wait for a place, and hold it until the end of the block. Raises `Overloaded` unless it `waits`."""
+        if team not in self._queues and self._has_place(team):
+            self._take(team)
+        else:
+            await self._wait(team, waits=waits)
+        try:
+            yield
+        finally:
+            self._give_back(team)
+
+    async def _wait(self, team: str, *, waits: bool) -> None:
+        is_full = len(self._queues.get(team, ())) >= _MOST_WAITING_OF_TEAM or _load.waiting >= _MOST_WAITING
+        if is_full and not waits:
+            _settings.observe("refused")
+            raise Overloaded(
+                "Too many documents, grammars or other inputs wait to be read. Please try again later.",
+                headers=retry_headers(random.uniform(*_RETRY_SECONDS)),  # noqa: S311 - no secret
+            )
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queues.setdefault(team, deque()).append(place)
+        _load.waiting += 1
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self._give_back(team)
+            elif (queue := self._queues.get(team)) is not None and place in queue:
+                queue.remove(place)
+                if not queue:
+                    del self._queues[team]
+            raise
+        finally:
+            _load.waiting -= 1
+
+    def _has_place(self, team: str) -> bool:
+        most = _settings.processes
+        return sum(self._running.values()) < most and self._running.get(team, 0) < max(1, most - 1)
+
+    def _take(self, team: str) -> None:
+        self._running[team] = self._running.get(team, 0) + 1
+
+    def _give_back(self, team: str) -> None:
+        self._running[team] -= 1
+        if not self._running[team]:
+            del self._running[team]
+        while (following := next(filter(self._has_place, self._queues), None)) is not None:
+            queue = self._queues.pop(following)
+            place = queue.popleft()
+            if queue:
+                # To the end of the teams.
+                self._queues[following] = queue
+            if not place.done():
+                self._take(following)
+                place.set_result(None)
+
+
+_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _Places] = WeakKeyDictionary()
+
+
+def _places() -> _Places:
+    return _by_loop.setdefault(asyncio.get_running_loop(), _Places())
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+class _Server:
+    """The program that starts the processes, one for each process of the platform; started with the first request."""
+
+    def __init__(self) -> None:
+        # Event loops of several threads may use it.
+        self._lock = threading.Lock()
+        self._started: tuple[subprocess.Popen[bytes], socket.socket] | None = None
+        self._owner = 0
+
+    def send(self, message: bytes, files: list[int]) -> "subprocess.Popen[bytes]":
+        """Send a request, and return the server; starts one if none runs."""
+        with self._lock:
+            process, control = self._running()
+            try:
+                socket.send_fds(control, [message], files)
+            except ConnectionError:
+                # It has died a moment ago.
+                process.kill()
+                process.wait()
+                process, control = self._running()
+                socket.send_fds(control, [message], files)
+            return process
+
+    def _running(self) -> "tuple[subprocess.Popen[bytes], socket.socket]":
+        # A forked process must not share the server of its parent.
+        if self._started is None or self._owner != os.getpid() or self._started[0].poll() is not None:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                # The empty environment contains no secrets. It has a session of its own, because Ctrl-C in a terminal
+                # also reaches this process, which finishes its runs first.
+                process = subprocess.Popen(
+                    [sys.executable, "-I", "-c", _PROGRAM, *_SOURCE_ROOTS],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    env={},
+                    start_new_session=True,
+                )
+            self._started, self._owner = (process, ours), os.getpid()
+        return self._started
+
+
+# -I keeps other directories off the import path.
+_PROGRAM = (
+    f"import runpy, sys; sys.path[1:1] = sys.argv[1:]; runpy.run_module({server.__name__!r}, run_name='__main__')"
+)
+_server = _Server()
+
+
+async def _start(computation: Computation, request: bytes) -> tuple[bytes, bytes]:
+    """Return the result of a process, with the byte before it, and how the process ended."""
+    loop = asyncio.get_running_loop()
+    ours, theirs = socket.socketpair()
+    status, written = os.pipe()
+    try:
+        with theirs, ours:
+            ours.settimeout(0)
+            message = {
+                "function": computation.function,
+                "imports": computation.imports,
+                "cpu": computation.cpu_seconds,
+                "seconds": computation.seconds,
+                "memory": computation.memory,
+                "result": computation.result,
+            }
+            started = _server.send(json.dumps(message).encode(), [theirs.fileno(), written])
+            theirs.close()
+            os.close(written)
+            written = -1
+            try:
+                async with asyncio.timeout(computation.seconds + _PATIENCE_SECONDS):
+                    with suppress(ConnectionError):
+                        await loop.sock_sendall(ours, protocol.LENGTH.pack(len(request)))
+                        await loop.sock_sendall(ours, request)
+                    result = await _receive(ours, computation.result)
+            except TimeoutError:
+                started.kill()
+                return b"", protocol.KILLED
+            if result is None:
+                return b"", protocol.CRASHED
+        # Written before the connection ended; nothing if the server has died, and with it the process.
+        return result, os.read(status, _STATUS_BYTES) or protocol.KILLED
+    finally:
+        os.close(status)
+        if written >= 0:
+            os.close(written)
+
+
+async def _receive(connection: socket.socket, most: int) -> bytes | None:
+    """Return what a process has written until its end; nothing if it is not complete, None if it is too much."""
+    loop, head, received = asyncio.get_running_loop(), protocol.LENGTH.size, bytearray()
+    with suppress(ConnectionError):
+        while chunk := await loop.sock_recv(connection, _CHUNK):
+            received += chunk
+            if len(received) > head + 1 + most:
+                return None
+    is_complete = len(received) > head and len(received) == head + 1 + protocol.LENGTH.unpack_from(received)[0]
+    return bytes(received[head:]) if is_complete else b""

@@ -1,0 +1,1 @@
+"""PostgreSQL: connections, threads, transactions, row-level security, partitions and field types."""

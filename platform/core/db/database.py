@@ -1,0 +1,114 @@
+"""Connections to the database, and the errors of a database that cannot serve at the moment."""
+
+import select
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Self
+
+import psycopg
+from django.db import DEFAULT_DB_ALIAS, InterfaceError, OperationalError, connections
+from django.db import Error as DatabaseError
+from psycopg.abc import RV, PQGen
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from typing_extensions import override
+
+from core.db.wait_limit import Wait, seconds_left
+
+# Parameters of Django that are not libpq's.
+_OF_CURSORS = ("context", "cursor_factory", "prepare_threshold")
+_INTERVAL_SECONDS = 0.1
+# A server that has stopped does not take the request to cancel a statement either.
+CANCEL_SECONDS = 1.0
+"""The time in which a server may cancel a statement that nobody waits for any more."""
+READ_ONLY = psycopg.errors.ReadOnlySqlTransaction
+
+
+class PlatformConnection(psycopg.Connection[Any]):
+    """A connection that gives up waiting when the limit of the request is reached, and leaves a read-only server.
+
+    It is closed in both cases, so that the pool replaces it. Of several servers, the one that worked is tried first.
+    """
+
+    @classmethod
+    @override
+    def connect(cls, conninfo: str = "", **parameters: Any) -> Self:
+        given = {**conninfo_to_dict(conninfo), **parameters}
+        connection = super().connect(conninfo, **{**parameters, **_last_server_first(given)})
+        note_server(connection)
+        return connection
+
+    @override
+    def wait(self, gen: PQGen[RV], interval: float = _INTERVAL_SECONDS, timeout: float | None = None) -> RV:
+        limit = seconds_left() if timeout is None else timeout
+        with Wait():
+            return self._wait(gen, interval, limit, is_limited=timeout is None)
+
+    def _wait(self, gen: PQGen[RV], interval: float, limit: float | None, *, is_limited: bool) -> RV:
+        if is_limited and limit == 0:
+            # The statement is not sent: nothing would read its result.
+            self.close()
+            raise psycopg.OperationalError("the request has waited for the database for too long")
+        try:
+            return super().wait(gen, interval, timeout=limit)
+        except READ_ONLY:
+            # A standby now, after a failover: only a new connection finds the new primary.
+            self.close()
+            raise
+        except psycopg.errors._WaitTimeout as error:  # noqa: SLF001 - psycopg has no public name for it
+            if not is_limited:
+                raise
+            # Otherwise statements that wait for a lock would pile up in the server.
+            with suppress(psycopg.Error):
+                self.cancel_safe(timeout=CANCEL_SECONDS)
+            self.close()
+            raise psycopg.OperationalError(f"the database did not answer within {limit:.3g} seconds") from error
+
+
+_Server = tuple[str, str]
+_last_server: _Server | None = None
+
+
+def note_server(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> None:
+    """Note host and port of a new connection, so that the next one does not first wait for a server that is gone."""
+    global _last_server  # noqa: PLW0603 - what one thread has learned is true for the others
+    _last_server = (connection.info.host, str(connection.info.port))
+
+
+def _last_server_first(parameters: Mapping[str, Any]) -> dict[str, str]:
+    """Return host and port of a connection to several servers, with the one that was connected last before others."""
+    hosts, ports = (str(parameters.get(name) or "").split(",") for name in ("host", "port"))
+    servers: list[_Server] = list(zip(hosts, ports, strict=False))
+    if _last_server not in servers or not len(hosts) == len(ports) > 1:
+        return {}
+    servers.sort(key=lambda server: server != _last_server)
+    return {"host": ",".join(host for host, _ in servers), "port": ",".join(port for _, port in servers)}
+
+
+def database_conninfo(alias: str = DEFAULT_DB_ALIAS) -> str:
+    """Return libpq's connection string of a database of Django's."""
+    parameters = connections[alias].get_connection_params()
+    of_libpq = {name: value for name, value in parameters.items() if name not in _OF_CURSORS}
+    return make_conninfo(**of_libpq | _last_server_first(of_libpq))
+
+
+def is_closed_by_server(connection: psycopg.Connection[Any]) -> bool:
+    """Return true if an idle connection can no longer be used; asks nobody and takes a few microseconds.
+
+    What a server sends without being asked is mostly its last message, for example when it is restarted.
+    """
+    if connection.closed:
+        return True
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def is_unavailable(error: BaseException | None) -> bool:
+    """Return true for an error of the database that may be gone in a moment.
+
+    It cannot be reached, is stopping, read-only or full, does not answer in time, or has ended a transaction because of
+    others.
+    """
+    if isinstance(error, OperationalError | InterfaceError | psycopg.OperationalError | psycopg.InterfaceError):
+        return True
+    return isinstance(error, READ_ONLY) or (isinstance(error, DatabaseError) and isinstance(error.__cause__, READ_ONLY))

@@ -1,0 +1,44 @@
+"""The class that Django loads for this `ENGINE`."""
+
+from typing import Any
+
+from django.db.backends.postgresql import base
+from django.db.backends.postgresql.psycopg_any import IsolationLevel
+from typing_extensions import override
+
+from core.db.database import is_closed_by_server
+from core.db.wait_limit import Wait, seconds_left
+
+
+class DatabaseWrapper(base.DatabaseWrapper):
+    """A connection from the pool that was not closed while nobody used it.
+
+    The pool has a check of its own (`CONN_HEALTH_CHECKS`), and waits after each broken connection that it finds: 1, 2
+    and 4 s. After a restart of the database, which breaks all of them, a request waited for ten seconds and failed.
+    """
+
+    @override
+    def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
+        if self.pool is None:
+            return super().get_new_connection(conn_params)
+        # Instead of Django's method, which waits for the pool's own time, however little the request has left.
+        self.isolation_level = IsolationLevel.READ_COMMITTED
+        self.pool.open()
+        with Wait():
+            return self._unbroken_connection()
+
+    def _unbroken_connection(self) -> Any:
+        connection = self._pooled_connection()
+        # More are not idle. A server that closes each new connection would keep the caller here forever.
+        for _ in range(self.pool.max_size):
+            if not is_closed_by_server(connection):
+                break
+            connection.close()
+            # The pool opens another one in its place.
+            self.pool.putconn(connection)
+            connection = self._pooled_connection()
+        return connection
+
+    def _pooled_connection(self) -> Any:
+        left = seconds_left()
+        return self.pool.getconn(self.pool.timeout if left is None else min(self.pool.timeout, left))

@@ -1,0 +1,1 @@
+"""HTTP and WebSocket of the API: endpoints, validation, pages of lists, and errors on the wire."""

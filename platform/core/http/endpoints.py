@@ -1,0 +1,247 @@
+"""Declaration of endpoints: each is declared once, by the decorator of its handler.
+
+URLs, the check of the scope, the OpenAPI document, docs/reference/api-coverage.md and the table of the tests are
+derived from it.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import cache, partial, wraps
+from typing import Any, TypeVar, cast
+
+from asgiref.sync import iscoroutinefunction
+from django.http import QueryDict
+from django.urls import register_converter
+from django.urls.converters import StringConverter
+from pydantic import BaseModel
+from rest_framework.request import Request
+
+from core.errors import UnknownParameter
+from core.http.nulls import read
+from core.http.query import QueryArgument, reject_unknown, reject_unstorable, reject_unstorable_values
+from core.http.validation import malformed_id, parse_json
+from core.ids import Prefix, expectation
+from core.json.large_work import off_loop
+
+Schema = dict[str, Any]
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+STRING: Schema = {"type": "string"}
+NULLABLE_STRING: Schema = {"type": ["string", "null"]}
+INTEGER: Schema = {"type": "integer"}
+NULLABLE_INTEGER: Schema = {"type": ["integer", "null"]}
+BOOLEAN: Schema = {"type": "boolean"}
+NULLABLE_OBJECT: Schema = {"type": ["object", "null"]}
+BINARY: Schema = {"type": "string", "format": "binary"}
+UNIX_TIME: Schema = {"type": "integer", "description": "Unix seconds."}
+_ID_PREFIXES = frozenset(Prefix)
+METADATA: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
+_CONVERTER = re.compile(r"<(?:(\w+):)?(\w+)>")
+
+
+class _IdConverter(StringConverter):
+    """Converter of ids in paths. It matches malformed ids as well, for which `Endpoint` has better errors than 404."""
+
+
+for _prefix in Prefix:
+    register_converter(_IdConverter, _prefix.value)
+
+
+# Matched with every request that may be a stream or an upload.
+@cache
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile("/v1/" + _CONVERTER.sub(r"(?P<\2>[^/]+)", path))
+
+
+def _check_ids(path: str, ids: Mapping[str, str]) -> None:
+    """Raise `BadRequest` for a value in the path that no object can have, before it gets into a query."""
+    for prefix, name in _CONVERTER.findall(path):
+        if prefix not in _ID_PREFIXES:
+            reject_unstorable(ids[name], param=name)
+        elif (expected := expectation(ids[name], prefix)) is not None:
+            raise malformed_id(ids[name], name, expected)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiObject:
+    """JSON object or form of the API, with its name in the OpenAPI document.
+
+    Schemas may contain other API objects, to which the document refers by name. Those that take long to build are
+    functions.
+    """
+
+    name: str
+    schema: Schema | Callable[[], Schema]
+
+    @classmethod
+    def of(cls, name: str, properties: Schema, *, required: Sequence[str] | None = None) -> "ApiObject":
+        """Return an object with these properties, all of which are required by default."""
+        required = list(properties) if required is None else list(required)
+        return cls(name, {"type": "object", "properties": properties, "required": required})
+
+    @classmethod
+    def deleted(cls, name: str, kind: str) -> "ApiObject":
+        """Return the object that confirms a deletion."""
+        return cls.of(f"Deleted{name}", {"id": STRING, "object": {"const": kind}, "deleted": BOOLEAN})
+
+    def page(self) -> "ApiObject":
+        """Return the list object with entries of this kind."""
+        properties = {
+            "object": {"const": "list"},
+            "data": {"type": "array", "items": self},
+            "first_id": NULLABLE_STRING,
+            "last_id": NULLABLE_STRING,
+            "has_more": BOOLEAN,
+        }
+        return ApiObject.of(f"{self.name}List", properties)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A method of a path below /v1/; as a decorator it declares the handler of a view. Any key has the empty scope.
+
+    The handler receives the ids of the path, the arguments of `query`, and `body`. Method and path are those of the
+    view (`tenants.views.ApiView`); the converter of an id in the path is its prefix, as in `<resp:response_id>`.
+    `returns` is a media type for contents that are not JSON. `parse` converts the values of a JSON body, by default
+    into the type `body`. `query` None accepts any parameters. A `spooled` body is written to disk. `calls_model`: the
+    handler itself reserves what the call needs of the limits. `event_stream`
+    (`responses.api.streams`) serves requests that ask for the stream that `stream` describes. `handler` is the
+    undecorated one.
+    """
+
+    scope: str
+    summary: str
+    _: KW_ONLY
+    returns: ApiObject | str
+    body: type[BaseModel] | ApiObject | None = None
+    parse: Callable[[dict[str, Any]], Any] | None = None
+    takes_no_body: bool = False
+    form: ApiObject | None = None
+    spooled: bool = False
+    query: Sequence[QueryArgument] | None = None
+    errors: Sequence[int] | None = None
+    calls_model: bool = False
+    event_stream: Any = None
+    stream: str = ""
+    note: str = ""
+    method: str = ""
+    path: str = ""
+    handler: Any = None
+
+    def __call__(self, handler: Handler) -> Handler:
+        def arguments_of(view: Any, request: Request, ids: dict[str, str]) -> dict[str, Any]:
+            # The view's path: the declaration is copied into the view, which completes it.
+            _check_ids(view.path, ids)
+            body = request._request.body  # noqa: SLF001 - DRF would choose a parser for it
+            return self.arguments(request.query_params, body)
+
+        @wraps(handler)
+        def call(view: Any, request: Request, **ids: str) -> Any:
+            return handler(view, request, **ids, **arguments_of(view, request, ids))
+
+        @wraps(handler)
+        async def call_async(view: Any, request: Request, **ids: str) -> Any:
+            return await handler(view, request, **ids, **await off_loop(partial(arguments_of, view, request, ids)))
+
+        declared: Any = call_async if iscoroutinefunction(handler) else call
+        declared.endpoint = self
+        return cast("Handler", declared)
+
+    @property
+    def template(self) -> str:
+        """The path as OpenAPI writes it, such as `/responses/{response_id}`."""
+        return "/" + _CONVERTER.sub(r"{\2}", self.path)
+
+    @property
+    def ids(self) -> list[str]:
+        """The names of the parameters in the path."""
+        return [name for _, name in _CONVERTER.findall(self.path)]
+
+    @property
+    def path_ids(self) -> list[tuple[str, str]]:
+        """Prefix and name of each id in the path, without values that no prefix identifies."""
+        return [(prefix, name) for prefix, name in _CONVERTER.findall(self.path) if prefix in _ID_PREFIXES]
+
+    @property
+    def reads_body(self) -> bool:
+        """True if a request has a body with arguments or a form."""
+        return self.body is not None or self.form is not None
+
+    @property
+    def is_work(self) -> bool:
+        """True if a request creates something or calls a model: refused while it would wait, or during a shutdown.
+
+        Updates, whose path ends with an id, cancellations, which have no body, and administration are always served.
+        """
+        is_update = self.path.endswith(">")
+        is_administration = self.scope.startswith("admin.")
+        has_task = self.calls_model or (self.reads_body and not is_update and not is_administration)
+        return self.method == "POST" and has_task
+
+    @property
+    def statuses(self) -> Sequence[int]:
+        """The statuses of its errors."""
+        if self.errors is not None:
+            return sorted({*self.errors, *([400] if self.ids else [])})
+        checks = {
+            # Also for an id with characters that no id has.
+            400: bool(self.ids) or self.reads_body or self.takes_no_body or self.query is not None,
+            401: True,
+            403: True,
+            404: bool(self.ids) or self.body is not None or self.query is not None,
+            413: self.reads_body,
+        }
+        return [status for status, possible in checks.items() if possible]
+
+    def matches(self, method: str, path: str) -> bool:
+        """Return true if a request is for this endpoint."""
+        return method == self.method and _pattern(self.path).fullmatch(path) is not None
+
+    def read_ids(self, path: str) -> dict[str, str]:
+        """Return the ids in the path of a request for this endpoint; raises `BadRequest` for malformed ones."""
+        match = _pattern(self.path).fullmatch(path)
+        ids = match.groupdict() if match is not None else {}
+        _check_ids(self.path, ids)
+        return ids
+
+    def arguments(self, query: QueryDict, body: bytes) -> dict[str, Any]:
+        """Read the arguments of the handler; raises `BadRequest`."""
+        if self.query is not None:
+            reject_unknown(query, self.query)
+            reject_unstorable_values(query)
+        arguments = {one.name: one.read(query) for one in self.query or ()}
+        if self.parse is not None:
+            arguments["body"] = self.parse(parse_json(body))
+        elif isinstance(self.body, type):
+            # Clients may omit the body if all of its fields are optional.
+            arguments["body"] = read(self.body, parse_json(body) if body else {})
+        elif self.takes_no_body and body.strip():
+            # SDKs send no body, an empty object or nulls.
+            for name, value in parse_json(body).items():
+                if value is not None:
+                    raise UnknownParameter(name)
+        return arguments
+
+
+class EndpointIndex:
+    """Endpoints by the path of a request. Names in paths come before ids, whose patterns match them as well."""
+
+    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+        self._by_name: dict[str, list[Endpoint]] = {}
+        # By the number of their parts, as there are a hundred of them.
+        self._with_ids: dict[int, dict[str, list[Endpoint]]] = {}
+        for endpoint in endpoints:
+            path = f"/v1/{endpoint.path}"
+            paths = self._with_ids.setdefault(path.count("/"), {}) if endpoint.ids else self._by_name
+            paths.setdefault(endpoint.path if endpoint.ids else path, []).append(endpoint)
+
+    def at(self, path: str) -> Sequence[Endpoint]:
+        """Return the endpoints of a path, one for each of its methods."""
+        if (by_name := self._by_name.get(path)) is not None:
+            return by_name
+        candidates = self._with_ids.get(path.count("/"), {})
+        return next((endpoints for form, endpoints in candidates.items() if _pattern(form).fullmatch(path)), ())
+
+    def find(self, method: str, path: str) -> Endpoint | None:
+        """Return the endpoint of a request."""
+        return next((endpoint for endpoint in self.at(path) if endpoint.method == method), None)

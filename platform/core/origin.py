@@ -1,0 +1,79 @@
+"""Origin of the current request: client address, user agent and request id.
+
+Used by the audit log and by API keys that are limited to networks. Set at the edge
+(`core.http.asgi.with_request_id`, in tests by the site's middleware) in a context variable, which threads of
+`core.db.db_threads` and of Django inherit.
+"""
+
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import lru_cache
+from ipaddress import ip_address
+
+_MAX_AGENT = 200
+
+
+@dataclass(slots=True)
+class Caller:
+    """Team and key of a request, for the access log; empty until it has been authenticated."""
+
+    team_id: str = ""
+    key_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Sender of a request. All fields are empty outside of requests, in periodic tasks and commands."""
+
+    address: str = ""
+    agent: str = ""
+    request_id: str = ""
+    caller: Caller = field(default_factory=Caller, compare=False)
+
+
+_current: ContextVar[Origin] = ContextVar("origin", default=Origin())  # noqa: B039 - frozen
+
+
+def origin() -> Origin:
+    """Return the origin of the current request."""
+    return _current.get()
+
+
+class use_origin:  # noqa: N801 - a context manager
+    """Set the origin that `origin()` returns inside the block."""
+
+    # Not a generator of `contextlib`, which takes 0.3 KB more per open stream.
+    __slots__ = ("_token", "_value")
+
+    def __init__(self, value: Origin) -> None:
+        self._value = value
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._value)
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)
+
+
+def origin_of(*, peer: str, forwarded_for: str, agent: str, request_id: str, trusted_proxies: int) -> Origin:
+    """Return the origin of a request.
+
+    The address is the one that the outermost of `trusted_proxies` saw, or the peer if there are none.
+    """
+    # Clients can send any X-Forwarded-For; proxies append to it. Only as many entries as we have proxies are trusted,
+    # counted from the right.
+    hops = [hop.strip() for hop in forwarded_for.split(",") if hop.strip()]
+    address = _normalized(hops[-min(trusted_proxies, len(hops))] if trusted_proxies and hops else peer)
+    return Origin(address=address, agent=agent[:_MAX_AGENT], request_id=request_id)
+
+
+# Parsing takes 0.5 % of the CPU of a request, and most requests come from few addresses.
+@lru_cache(maxsize=1024)
+def _normalized(text: str) -> str:
+    """Return an address in its usual form, or an empty string for anything else."""
+    try:
+        found = ip_address(text)
+    except ValueError:
+        return ""
+    # A dual-stack socket reports IPv4 clients as ::ffff:1.2.3.4, which would match no IPv4 network of a key.
+    return str(getattr(found, "ipv4_mapped", None) or found)

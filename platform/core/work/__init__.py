@@ -1,0 +1,1 @@
+"""Background work: queues, leases, heartbeats and notifications."""

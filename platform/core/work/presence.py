@@ -1,0 +1,126 @@
+"""Presence of processes in the database: each has a connection with its name, which ends with it, however it dies.
+
+A lease ends the work of a dead process as well, but only after its time, which has to outlast pauses and a restart of
+the database. Processes that see the connection of another one end need not wait for that. What they do about it must be
+safe for a process that lives, as its writes are guarded by leases.
+
+The connection also keeps the time of the database, see `core.clock`.
+"""
+
+import atexit
+import logging
+import threading
+from collections.abc import Callable, Collection
+from datetime import datetime
+
+import psycopg
+from django.db import Error as DatabaseError
+from django.db import connection as django_connection
+
+from core.clock import shared, uptime
+from core.db.database import database_conninfo
+from core.process_name import process_name
+
+logger = logging.getLogger(__name__)
+Died = Callable[[Collection[str]], object]
+POLL_SECONDS = 1.0
+# A living process opens a connection that was lost again within one poll.
+_MISSES = 3
+_PREFIX = "platform:"
+# A process that dies within a second after its start was announced here.
+_CHANNEL = "presence"
+# A connection whose network is gone must not look like a process for the two hours of Linux.
+_SESSION = """
+SELECT set_config('application_name', %s, false), set_config('tcp_keepalives_idle', '5', false),
+    set_config('tcp_keepalives_interval', '2', false), set_config('tcp_keepalives_count', '3', false),
+    pg_notify(%s, %s)
+"""
+_POLL = """
+SELECT clock_timestamp(), pg_is_in_recovery(), array_agg(application_name) FROM pg_stat_activity
+WHERE starts_with(application_name, %s) AND datname = current_database() AND usename = current_user
+"""
+# Slower answers say too little about the present time.
+_SLOW_SECONDS = 1.0
+_is_leaving = threading.Event()
+
+
+def start(died: Died) -> None:
+    """Be present from a daemon thread, and call `died` in it with the names of other processes that have died.
+
+    Names are the last part of `process_name`.
+    """
+    thread = threading.Thread(target=_attend, args=(died,), name="presence", daemon=True)
+    thread.start()
+    # Compiled code of a daemon thread must not run while the interpreter is finalized.
+    atexit.register(_leave, thread)
+
+
+def _leave(thread: threading.Thread) -> None:
+    _is_leaving.set()
+    thread.join(POLL_SECONDS)
+
+
+class Watch:
+    """Notes which processes are present, to find those that have died."""
+
+    def __init__(self) -> None:
+        self._misses: dict[str, int] = {}
+
+    def announce(self, name: str) -> None:
+        """Note that a process has started."""
+        self._misses.setdefault(name, 0)
+
+    def note(self, present: Collection[str]) -> list[str]:
+        """Note who is present at a moment and return those that were before, but have not been for several times."""
+        self._misses = {name: count + 1 for name, count in self._misses.items()} | dict.fromkeys(present, 0)
+        dead = [name for name, count in self._misses.items() if count >= _MISSES]
+        for name in dead:
+            del self._misses[name]
+        return dead
+
+
+def _attend(died: Died) -> None:
+    while not _is_leaving.is_set():
+        try:
+            _watch(died)
+        except psycopg.Error as error:
+            logger.debug("the presence of processes is unknown: %s", error)
+        except Exception:
+            logger.exception("the presence of processes is unknown")
+        _is_leaving.wait(POLL_SECONDS)
+
+
+def _watch(died: Died) -> None:
+    own = process_name().rpartition(":")[2]
+    with psycopg.connect(database_conninfo(), autocommit=True) as connection:
+        (backend,) = connection.execute("SELECT pg_backend_pid()").fetchone() or (None,)
+        # A pooler gives clients a number of its own. Its connections say nothing about the life of processes.
+        is_direct = backend == connection.info.backend_pid
+        if is_direct:
+            connection.execute(f"LISTEN {_CHANNEL}")
+            connection.execute(_SESSION, [_PREFIX + own, _CHANNEL, own])
+        # Anew with each connection: when the database was restarted, all have lost theirs.
+        watch = Watch()
+        connection.add_notify_handler(lambda note: watch.announce(note.payload))
+        while not _is_leaving.is_set():
+            asked = uptime()
+            moment, is_standby, names = connection.execute(_POLL, [_PREFIX]).fetchone() or (None, False, None)
+            if is_standby:
+                # After a failover; the others are at the new primary.
+                return
+            took = uptime() - asked
+            if isinstance(moment, datetime) and took < _SLOW_SECONDS:
+                shared.set(moment, at=asked + took / 2, error=took / 2)
+            if is_direct and (dead := watch.note([name.removeprefix(_PREFIX) for name in names or ()])):
+                _report(died, dead)
+            _is_leaving.wait(POLL_SECONDS)
+
+
+def _report(died: Died, dead: list[str]) -> None:
+    try:
+        died(dead)
+    except DatabaseError:
+        # Their leases expire.
+        logger.warning("the work of dead processes cannot be released", exc_info=True)
+    finally:
+        django_connection.close()
