@@ -53,11 +53,21 @@ def dated_versions(changelog: str) -> list[str]:
     return [".".join(map(str, version)) for version in found if version >= (0, 2, 0)]
 
 
-def migration_hashes() -> str:
-    """Return the SHA-256 of each migration of the checkout, in the form of sha256sum."""
-    folders = [ROOT / app for app in ("conversations", "responses", "tenants")]
+# Modules may move: what a migration imports, and from where, does not count, nor does the width of its lines.
+_IMPORTS = re.compile(r"^(?:import|from) (?:[^\n(]*\([^)]*\)|[^\n]*)\n", re.MULTILINE)
+_MODULES = re.compile(r"\b(?:[a-z_]\w*\.)+(?=\w)")
+
+
+def migration_hashes(*, root: Path = ROOT) -> str:
+    """Return the SHA-256 of what each migration of the checkout does, in the form of sha256sum."""
+    folders = [root / app for app in ("conversations", "responses", "tenants")]
     files = sorted(file for folder in folders for file in folder.glob("**/migrations/0*.py"))
-    return "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.relative_to(ROOT)}\n" for file in files)
+    return "".join(f"{_digest(file)}  {file.relative_to(root)}\n" for file in files)
+
+
+def _digest(migration: Path) -> str:
+    text = _MODULES.sub("", _IMPORTS.sub("", migration.read_text()))
+    return hashlib.sha256("".join(text.split()).encode()).hexdigest()
 
 
 def changed_migrations(hashes: str, *, root: Path = ROOT) -> list[str]:
@@ -66,7 +76,7 @@ def changed_migrations(hashes: str, *, root: Path = ROOT) -> list[str]:
     return [
         name
         for digest, name in lines
-        if not (root / name).is_file() or hashlib.sha256((root / name).read_bytes()).hexdigest() != digest
+        if not (root / name).is_file() or _digest(root / name) != digest
     ]
 
 
