@@ -396,7 +396,7 @@ def messages(
                 written.append({"role": role, "content": parts.content(item.parts())})
             case AssistantMessage():
                 written += _flush_media(pending_media)
-                written.append(_assistant(item))
+                written += _assistant(item)
             case _:
                 _add_called(item, calls, written, pending_media)
         if reasoning is not None:
@@ -420,13 +420,13 @@ def _flush_media(parts: list[Message]) -> list[Message]:
     return flushed
 
 
-def _assistant(item: AssistantMessage) -> Message:
+def _assistant(item: AssistantMessage) -> list[Message]:
     text = "".join(part.text for part in item.parts() if isinstance(part, OutputText))
     refusal = "".join(part.refusal for part in item.parts() if not isinstance(part, OutputText))
-    message: Message = {"role": "assistant", "content": text or (None if refusal else "")}
     if refusal:
-        message["refusal"] = refusal
-    return message
+        return [{"role": "assistant", "content": text or None, "refusal": refusal}]
+    # Of an answer that was cut before its first word, for example. Many servers refuse a message without content.
+    return [{"role": "assistant", "content": text}] if text else []
 
 
 def _add_called(item: StoredItem, calls: CallWriter, written: list[Message], pending_media: list[Message]) -> None:

@@ -90,7 +90,7 @@ class InputWriter:
                 message: Entry = {"type": "message", "role": role, "content": content}
                 return [_with_phase(message, item)]
             case AssistantMessage():
-                return [_assistant(item)]
+                return _assistant(item)
             case Reasoning():
                 return self._reasoning(item)
         # An item of a hosted call is both a call and an output. Items that are neither are not for models.
@@ -144,7 +144,7 @@ class InputWriter:
         return {**entry, "detail": detail or "auto"}
 
 
-def _assistant(item: AssistantMessage) -> Entry:
+def _assistant(item: AssistantMessage) -> list[Entry]:
     # Text alone is sent as a string, which every server accepts.
     parts = item.parts()
     content: str | list[Entry] = "".join(part.text for part in parts if isinstance(part, OutputText))
@@ -155,7 +155,8 @@ def _assistant(item: AssistantMessage) -> Entry:
             else {"type": "refusal", "refusal": part.refusal, **part.additional}
             for part in parts
         ]
-    return _with_phase({"type": "message", "role": "assistant", "content": content}, item)
+    # Some servers refuse a message without content, of an answer that was cut before its first word.
+    return [_with_phase({"type": "message", "role": "assistant", "content": content}, item)] if content else []
 
 
 def _with_phase(entry: Entry, message: InputMessage | AssistantMessage) -> Entry:

@@ -1,13 +1,17 @@
 """Random answers made out of all quirks of upstreams at once, through the converter and the loop."""
 
 import copy
+import re
 from collections.abc import AsyncGenerator, Callable
 from random import Random
 from typing import Any
 
+import orjson
 import pytest
 
+from conversations.items import from_wire, readable_items
 from core.clock import now
+from core.ids import new_id
 from responses.engine.converter.base import TurnConverter
 from responses.engine.converter.chat import ChatConverter
 from responses.engine.converter.responses_api import ResponsesConverter
@@ -16,6 +20,7 @@ from responses.engine.events.types import Event
 from responses.engine.loop import Run
 from responses.engine.state import RunState
 from responses.engine.turn import TurnRequest, TurnResult
+from responses.providers.chat_messages import messages
 from responses.providers.upstream_errors import failure_from_error
 from tests.support.chunks import text
 from tests.support.odd_responses import odd_response
@@ -37,7 +42,8 @@ class OddModel:
         self._answers = [answer, OddAnswer(pieces=text("end"))]
 
     def open(self, request: TurnRequest) -> "OddTurn":
-        """Open the next turn."""
+        """Open the next turn, as a strict server accepts it."""
+        assert_strict(messages(request.instructions, request.items))
         return OddTurn(request, self._answers.pop(0))
 
 
@@ -96,11 +102,45 @@ def texts(items: list[dict[str, Any]], kind: str) -> str:
     return "".join(part["text"] for part in parts)
 
 
+def assert_strict(history: list[dict[str, Any]], *, ids: str = ".+") -> None:
+    """Assert what strict servers demand of a history: calls with JSON objects, and each answered directly after it."""
+    waiting: list[str] = []
+    for message in history:
+        if message["role"] == "tool":
+            waiting.remove(message["tool_call_id"])
+            assert isinstance(message["content"], str)
+            continue
+        assert waiting == []
+        calls = message.get("tool_calls", [])
+        assert message.get("content") or calls
+        for call in calls:
+            assert isinstance(orjson.loads(call["function"]["arguments"]), dict)
+            assert re.fullmatch(r"[\w-]{1,64}", call["function"]["name"])
+            assert re.fullmatch(ids, call["id"])
+        waiting = [call["id"] for call in calls]
+        assert len(set(waiting)) == len(waiting)
+    assert waiting == []
+    orjson.dumps(history)
+
+
+def assert_history_is_accepted(output: list[dict[str, Any]]) -> None:
+    """Assert that a strict server accepts the output in the next request, with and without the client's outputs."""
+    items = readable_items(output)
+    assert len(items) == len(output)
+    calls = [item for item in output if item["type"] == "function_call"]
+    outputs = [{"type": "function_call_output", "call_id": call["call_id"], "output": "told"} for call in calls]
+    for given in ([], outputs):
+        history = [*items, *(from_wire({"id": new_id("fco"), **body}) for body in given)]
+        assert_strict(messages(None, history))
+        assert_strict(messages(None, history, short_call_ids=True), ids="[a-zA-Z0-9]{9}")
+
+
 async def check(answer: OddAnswer) -> None:
     """Assert what holds for every answer."""
     hosted = ScriptedTools(look=["found"] * 3)
     run = await played(answer, hosted)
     assert_stream_equals_stored(copy.deepcopy(run.events), run.end.response)
+    assert_history_is_accepted(run.output)
     executed = [call.arguments for call in hosted.calls]
     own = [item for item in run.output if item["type"] == "function_call"]
     words, thoughts = texts(run.output, "message"), texts(run.output, "reasoning")
