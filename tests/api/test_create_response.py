@@ -54,7 +54,7 @@ EMPTY: dict[str, Any] = {
 }
 
 
-def test_it_answers_with_the_whole_response(api: Api, script: Script) -> None:
+def test_post_returns_the_whole_response(api: Api, script: Script) -> None:
     script.say("Hel", "lo")
     before = int(time.time())
     response = api.create(model=script.model, input="Hi")
@@ -65,7 +65,7 @@ def test_it_answers_with_the_whole_response(api: Api, script: Script) -> None:
     assert before <= response["created_at"] <= response["completed_at"] <= time.time()
 
 
-def test_it_answers_with_one_message(api: Api, script: Script) -> None:
+def test_output_is_one_message(api: Api, script: Script) -> None:
     script.say("Hel", "lo")
     (message,) = api.create(model=script.model, input="Hi")["output"]
     assert message.pop("id").startswith("msg_")
@@ -73,13 +73,13 @@ def test_it_answers_with_one_message(api: Api, script: Script) -> None:
     assert message == {"type": "message", "status": "completed", "role": "assistant", "content": [part]}
 
 
-def test_it_stores_what_it_answers(api: Api, script: Script) -> None:
+def test_stored_response_equals_the_returned_one(api: Api, script: Script) -> None:
     script.say("Hello")
     response = api.create(model=script.model, input="Hi", metadata={"a": "b"})
     assert api.retrieve(response["id"]) == response
 
 
-def test_it_sends_nothing_that_the_client_did_not_send(api: Api, script: Script) -> None:
+def test_upstream_receives_only_parameters_of_the_client(api: Api, script: Script) -> None:
     script.say("Hello")
     api.create(model=script.model, input="Hi")
     assert script.bodies == [
@@ -91,13 +91,13 @@ def test_it_sends_nothing_that_the_client_did_not_send(api: Api, script: Script)
     ]
 
 
-def test_it_shows_the_upstream_its_own_key_and_never_the_callers(api: Api, script: Script) -> None:
+def test_upstream_receives_its_own_key_and_not_the_callers(api: Api, script: Script) -> None:
     script.say("Hello")
     api.create(model=script.model, input="Hi")
     assert script.received[0].headers["Authorization"] == "Bearer upstream-secret"
 
 
-def test_it_sends_instructions_as_the_system(api: Api, script: Script) -> None:
+def test_instructions_become_the_system_message(api: Api, script: Script) -> None:
     script.say("Ahoy")
     response = api.create(model=script.model, instructions="Talk like a pirate.", input="Hi")
     assert response["instructions"] == "Talk like a pirate."
@@ -105,14 +105,14 @@ def test_it_sends_instructions_as_the_system(api: Api, script: Script) -> None:
     assert script.messages == [[system, user]]
 
 
-def test_it_keeps_metadata(api: Api, script: Script) -> None:
+def test_metadata_is_stored(api: Api, script: Script) -> None:
     script.say("Hello")
     metadata = {f"k{i}" * 32: "v" * 512 for i in range(9)} | {f"k{i}": "" for i in range(7)}
     response = api.create(model=script.model, input="Hi", metadata=metadata)
     assert response["metadata"] == api.retrieve(response["id"])["metadata"] == metadata
 
 
-def test_it_reports_cached_and_reasoning_tokens(api: Api, script: Script) -> None:
+def test_cached_and_reasoning_tokens_are_reported(api: Api, script: Script) -> None:
     details = {"prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens_details": {"reasoning_tokens": 2}}
     numbers = usage(prompt_tokens=9, completion_tokens=5, total_tokens=14, **details)
     script.then(stream(chunk(content="Hello", finish="stop"), numbers))
@@ -122,7 +122,7 @@ def test_it_reports_cached_and_reasoning_tokens(api: Api, script: Script) -> Non
     assert (shown["input_tokens"], shown["output_tokens"], shown["total_tokens"]) == (9, 5, 14)
 
 
-def test_it_writes_one_ledger_row_for_the_upstream_call(api: Api, script: Script, caller: Caller) -> None:
+def test_an_upstream_call_writes_one_usage_record(api: Api, script: Script, caller: Caller) -> None:
     script.say("Hello")
     response = api.create(model=script.model, input="Hi")
     with scope.team(caller.team.pk):
@@ -131,7 +131,7 @@ def test_it_writes_one_ledger_row_for_the_upstream_call(api: Api, script: Script
     assert (row.input_tokens, row.output_tokens, row.estimated) == (7, 3, False)
 
 
-def test_it_estimates_the_usage_that_an_upstream_does_not_report(api: Api, script: Script, caller: Caller) -> None:
+def test_usage_is_estimated_if_the_upstream_reports_none(api: Api, script: Script, caller: Caller) -> None:
     script.then(stream(chunk(content="Hello", finish="stop")))
     response = api.create(model=script.model, input="Hi")
     with scope.team(caller.team.pk):
@@ -140,7 +140,7 @@ def test_it_estimates_the_usage_that_an_upstream_does_not_report(api: Api, scrip
     assert response["usage"]["output_tokens"] == row.output_tokens > 0
 
 
-def test_it_is_incomplete_when_the_model_ran_out_of_tokens(api: Api, script: Script) -> None:
+def test_finish_reason_length_makes_the_response_incomplete(api: Api, script: Script) -> None:
     script.say("Hel", finish="length")
     response = api.create(model=script.model, input="Hi", max_output_tokens=16)
     assert response["status"] == response["output"][0]["status"] == "incomplete"
@@ -149,41 +149,41 @@ def test_it_is_incomplete_when_the_model_ran_out_of_tokens(api: Api, script: Scr
     assert api.retrieve(response["id"]) == response
 
 
-def test_it_is_incomplete_when_a_filter_cut_the_answer(api: Api, script: Script) -> None:
+def test_a_content_filter_makes_the_response_incomplete(api: Api, script: Script) -> None:
     script.say("Hel", finish="content_filter")
     response = api.create(model=script.model, input="Hi")
     assert response["incomplete_details"] == {"reason": "content_filter"}
     assert api.retrieve(response["id"]) == response
 
 
-def test_it_shows_a_refusal_as_such(api: Api, script: Script) -> None:
+def test_a_refusal_becomes_a_refusal_part(api: Api, script: Script) -> None:
     script.then(stream(chunk(refusal="I "), chunk(refusal="won't."), chunk(finish="stop")))
     response = api.create(model=script.model, input="Hi")
     assert response["output"][0]["content"] == [{"type": "refusal", "refusal": "I won't."}]
     assert api.retrieve(response["id"]) == response
 
 
-def test_it_shows_reasoning_before_the_answer(api: Api, script: Script) -> None:
+def test_reasoning_precedes_the_message(api: Api, script: Script) -> None:
     script.then(stream(chunk(reasoning_content="Hm. "), chunk(reasoning_content="Ah."), *text("Yes")))
     reasoning, message = api.create(model=script.model, input="Hi")["output"]
     assert reasoning["content"] == [{"type": "reasoning_text", "text": "Hm. Ah."}]
     assert (reasoning["type"], reasoning["summary"], message["type"]) == ("reasoning", [], "message")
 
 
-def test_it_shows_the_tier_that_the_upstream_used(api: Api, script: Script) -> None:
+def test_service_tier_is_the_upstreams(api: Api, script: Script) -> None:
     script.then(stream({**chunk(content="Hi", finish="stop"), "service_tier": "flex"}))
     response = api.create(model=script.model, input="Hi", service_tier="auto")
     assert response["service_tier"] == api.retrieve(response["id"])["service_tier"] == "flex"
 
 
-def test_it_reads_an_upstream_that_does_not_stream(api: Api, script: Script) -> None:
+def test_an_upstream_may_answer_without_streaming(api: Api, script: Script) -> None:
     message = {"role": "assistant", "content": "Hello"}
     script.then(whole({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}))
     response = api.create(model=script.model, input="Hi")
     assert response["output"][0]["content"][0]["text"] == "Hello"
 
 
-def test_it_keeps_unicode_as_it_is(api: Api, script: Script) -> None:
+def test_unicode_is_unchanged(api: Api, script: Script) -> None:
     words = "Grüße 👋🏽 \u2028 \u202e 日本"
     script.say(*words)
     response = api.create(model=script.model, input=words)
@@ -191,7 +191,7 @@ def test_it_keeps_unicode_as_it_is(api: Api, script: Script) -> None:
     assert script.messages[0][0]["content"] == api.input_items(response["id"])[0]["content"][0]["text"] == words
 
 
-def test_it_shows_nothing_of_a_response_that_is_not_stored(api: Api, script: Script) -> None:
+def test_an_unstored_response_cannot_be_retrieved(api: Api, script: Script) -> None:
     script.say("Hello")
     response = api.create(model=script.model, input="Hi", store=False)
     assert (response["store"], response["output"][0]["content"][0]["text"]) == (False, "Hello")
@@ -201,7 +201,7 @@ def test_it_shows_nothing_of_a_response_that_is_not_stored(api: Api, script: Scr
     assert ok(api.get("/responses"))["data"] == []
 
 
-def test_it_keeps_the_ledger_of_a_response_that_is_not_stored(api: Api, script: Script, caller: Caller) -> None:
+def test_an_unstored_response_has_a_usage_record(api: Api, script: Script, caller: Caller) -> None:
     script.say("Hello")
     response = api.create(model=script.model, input="Hi", store=False)
     with scope.team(caller.team.pk):
@@ -212,7 +212,7 @@ def test_it_keeps_the_ledger_of_a_response_that_is_not_stored(api: Api, script: 
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["/responses", "/chat/completions", "/messages"])
-def test_it_keeps_no_text_of_the_upstream_without_storage(api: Api, script: Script, path: str, stream: bool) -> None:
+def test_text_of_an_unstored_response_is_not_kept(api: Api, script: Script, path: str, stream: bool) -> None:
     text = f"text-{uuid4().hex}"
     script.then(refusal(400, f"Not allowed: {text}"))
     body: dict[str, Any] = {"model": script.model, "stream": stream}
@@ -224,7 +224,7 @@ def test_it_keeps_no_text_of_the_upstream_without_storage(api: Api, script: Scri
     assert every_row_with(text) == []
 
 
-def test_it_tells_a_foreign_previous_response_as_an_unknown_one(api: Api, outsider: Api, script: Script) -> None:
+def test_another_teams_previous_response_is_not_found(api: Api, outsider: Api, script: Script) -> None:
     script.say("Hello")
     first = api.create(model=script.model, input="Hi")
     foreign = outsider.post("/responses", {"model": script.model, "input": "?", "previous_response_id": first["id"]})
@@ -233,6 +233,6 @@ def test_it_tells_a_foreign_previous_response_as_an_unknown_one(api: Api, outsid
     assert foreign.text.replace(first["id"], "resp_x") == unknown.text
 
 
-def test_it_asks_for_the_scope_to_write(make_api: MakeApi) -> None:
+def test_creation_requires_the_write_scope(make_api: MakeApi) -> None:
     reader = make_api(scopes=["responses.read"])
     assert error(reader.post("/responses", {"model": "m", "input": "Hi"})) == (403, None, "insufficient_scope")

@@ -69,7 +69,7 @@ FIGURE = {"type": "input_image", "image_url": PIXEL}
         ({"role": "user", "content": ""}, {"role": "user", "content": ""}),
     ],
 )
-def test_it_sends_messages_as_the_upstream_knows_them(
+def test_messages_are_sent_in_chat_form(
     api: Api, script: Script, item: dict[str, Any], message: dict[str, Any]
 ) -> None:
     script.say("Hello")
@@ -77,21 +77,21 @@ def test_it_sends_messages_as_the_upstream_knows_them(
     assert script.messages == [[message]]
 
 
-def test_it_keeps_the_id_and_status_that_a_client_gives(api: Api, script: Script) -> None:
+def test_ids_and_status_of_input_items_are_kept(api: Api, script: Script) -> None:
     script.say("Hello")
     item = {"type": "message", "id": "msg_mine", "status": "incomplete", "role": "user", "content": [TEXT]}
     response = api.create(model=script.model, input=[item])
     assert api.input_items(response["id"]) == [item]
 
 
-def test_it_gives_ids_to_items_that_have_none(api: Api, script: Script) -> None:
+def test_items_without_an_id_get_one(api: Api, script: Script) -> None:
     script.say("Hello")
     response = api.create(model=script.model, input=[{"role": "user", "content": "Hi"}, call_item(), output_item("x")])
     ids = [item["id"] for item in api.input_items(response["id"])]
     assert [name.split("_")[0] for name in ids] == ["msg", "fc", "fco"]
 
 
-def test_it_takes_its_own_output_back_unchanged(api: Api, script: Script) -> None:
+def test_output_is_accepted_as_input(api: Api, script: Script) -> None:
     answer = [chunk(reasoning_content="Hm."), chunk(content="Look:"), *calls(look="{}")]
     script.then(stream(*answer)).say("Bye.")
     first = api.create(model=script.model, input="Hi", tools=[TOOL])
@@ -104,7 +104,7 @@ def test_it_takes_its_own_output_back_unchanged(api: Api, script: Script) -> Non
     assert script.messages[1] == [{"role": "user", "content": "Hi"}, assistant, answered]
 
 
-def test_it_takes_output_items_with_every_null_of_the_sdk(api: Api, script: Script) -> None:
+def test_output_items_with_the_sdks_nulls_are_accepted(api: Api, script: Script) -> None:
     script.say("Hello")
     part: dict[str, Any] = {"type": "output_text", "text": "Hi", "annotations": [], "logprobs": None}
     message: dict[str, Any] = {
@@ -136,7 +136,7 @@ def test_null_is_nothing_for_keys_of_later_sdks(api: Api, script: Script) -> Non
     assert error(api.post("/responses", body)) == (400, "input[0].content[0].and", "unknown_parameter")
 
 
-def test_it_asks_for_a_function_and_reads_its_output(api: Api, script: Script) -> None:
+def test_a_function_is_called_and_its_output_sent_back(api: Api, script: Script) -> None:
     script.then(stream(*calls(look='{"at": "it"}'))).say("A cat.")
     first = api.create(model=script.model, input="Look", tools=[TOOL])
     (call,) = first["output"]
@@ -150,7 +150,7 @@ def test_it_asks_for_a_function_and_reads_its_output(api: Api, script: Script) -
     ]
 
 
-def test_it_asks_for_several_functions_at_once(api: Api, script: Script) -> None:
+def test_functions_can_be_called_in_parallel(api: Api, script: Script) -> None:
     script.then(stream(*calls(look='{"a":1}', listen='{"b":2}'))).say("Done.")
     first = api.create(model=script.model, input="Go", tools=[TOOL, {**TOOL, "name": "listen"}])
     assert [(item["call_id"], item["arguments"]) for item in first["output"]] == [
@@ -167,7 +167,7 @@ def test_it_asks_for_several_functions_at_once(api: Api, script: Script) -> None
     ]
 
 
-def test_it_reads_an_output_of_parts(api: Api, script: Script) -> None:
+def test_a_function_output_may_consist_of_parts(api: Api, script: Script) -> None:
     script.say("Seen.")
     parts = [TEXT, FIGURE, {"type": "input_text", "text": "there"}]
     response = api.create(model=script.model, input=[call_item(), output_item(parts)])
@@ -185,7 +185,7 @@ def test_it_reads_an_output_of_parts(api: Api, script: Script) -> None:
 
 
 @pytest.mark.parametrize("with_type", [True, False])
-def test_it_resolves_references(api: Api, script: Script, with_type: bool) -> None:
+def test_item_references_are_resolved(api: Api, script: Script, with_type: bool) -> None:
     script.say("Hello").say("Again")
     first = api.create(model=script.model, input="Hi")
     item = first["output"][0]
@@ -204,7 +204,7 @@ def test_a_reference_outlives_the_response_that_it_came_from(api: Api, script: S
     assert api.input_items(second["id"]) == [item]
 
 
-def test_it_does_not_resolve_what_another_team_has_stored(api: Api, outsider: Api, script: Script) -> None:
+def test_references_to_another_teams_items_are_not_found(api: Api, outsider: Api, script: Script) -> None:
     script.say("Hello")
     item_id = api.create(model=script.model, input="Hi")["output"][0]["id"]
     foreign, unknown = (
@@ -215,7 +215,7 @@ def test_it_does_not_resolve_what_another_team_has_stored(api: Api, outsider: Ap
     assert foreign.text.replace(item_id, "msg_x") == unknown.text
 
 
-def test_it_does_not_resolve_what_was_not_stored(api: Api, script: Script) -> None:
+def test_references_to_unstored_items_are_not_found(api: Api, script: Script) -> None:
     script.say("Hello")
     item_id = api.create(model=script.model, input="Hi", store=False)["output"][0]["id"]
     answer = api.post("/responses", {"model": script.model, "input": [{"type": "item_reference", "id": item_id}]})
@@ -223,14 +223,14 @@ def test_it_does_not_resolve_what_was_not_stored(api: Api, script: Script) -> No
     assert "Items are not persisted when `store` is set to false." in answer.json()["error"]["message"]
 
 
-def test_it_refuses_an_output_without_its_call(api: Api, script: Script) -> None:
+def test_an_output_without_a_call_is_rejected(api: Api, script: Script) -> None:
     answer = api.post("/responses", {"model": script.model, "input": [output_item("x")]})
     assert error(answer) == (400, "input", None)
     message = "No tool call found for function call output with call_id call_look."
     assert answer.json()["error"]["message"] == message
 
 
-def test_it_refuses_a_call_without_its_output(api: Api, script: Script) -> None:
+def test_a_call_without_an_output_is_rejected(api: Api, script: Script) -> None:
     script.call(look="{}")
     first = api.create(model=script.model, input="Look", tools=[TOOL])
     answer = api.post("/responses", {"model": script.model, "input": "Well?", "previous_response_id": first["id"]})
@@ -238,7 +238,7 @@ def test_it_refuses_a_call_without_its_output(api: Api, script: Script) -> None:
     assert answer.json()["error"]["message"] == "No tool output found for function call call_look."
 
 
-def test_it_refuses_what_somebody_else_has_encrypted(api: Api, script: Script) -> None:
+def test_foreign_encrypted_content_is_rejected(api: Api, script: Script) -> None:
     thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAA"}
     answer = api.post("/responses", {"model": script.model, "input": [thought, {"role": "user", "content": "Hi"}]})
     assert error(answer) == (400, "input", "invalid_encrypted_content")

@@ -146,7 +146,7 @@ HONOURED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", HONOURED)
-def test_it_honours(api: Api, script: Script, name: str) -> None:
+def test_parameters_are_honoured(api: Api, script: Script, name: str) -> None:
     sent, upstream, shown = HONOURED[name]
     if sent.get("tool_choice") is None:
         script.say('{"a": "b"}')
@@ -181,7 +181,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_it_refuses_by_name_what_it_does_not_do(api: Api, name: str) -> None:
+def test_unsupported_parameters_are_rejected_by_name(api: Api, name: str) -> None:
     value, param = REFUSED[name]
     answer = api.post("/responses", {"model": "m", "input": "Hi", name: value})
     assert error(answer) == (400, param, "unsupported_parameter")
@@ -208,7 +208,7 @@ def test_unsupported_values_are_rejected(api: Api, body: dict[str, Any], param: 
     assert code in {"unsupported_value", "invalid_value"}
 
 
-def test_it_shows_logprobs_to_those_who_ask(api: Api, script: Script) -> None:
+def test_logprobs_are_returned_on_request(api: Api, script: Script) -> None:
     token = {"token": "Hi", "logprob": -0.5, "bytes": [72, 105]}
     written = chunk(content="Hi", finish="stop")
     written["choices"][0]["logprobs"] = {"content": [{**token, "top_logprobs": [token]}]}
@@ -225,7 +225,7 @@ def test_the_tool_that_is_forced_must_be_offered(api: Api) -> None:
     assert error(api.post("/responses", body))[:2] == (400, "tool_choice")
 
 
-def test_it_needs_a_tool_to_require_one(api: Api) -> None:
+def test_tool_choice_required_needs_a_tool(api: Api) -> None:
     assert error(api.post("/responses", {"model": "m", "input": "Hi", "tool_choice": "required"}))[:2] == (
         400,
         "tool_choice",

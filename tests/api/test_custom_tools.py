@@ -118,7 +118,7 @@ def test_a_grammar_that_is_none_is_refused(api: Api, script: Script, grammar: di
         ({**WRITE, "parameters": {}}, "tools[0].parameters", "unknown_parameter"),
     ],
 )
-def test_it_says_what_is_wrong_with_a_custom_tool(api: Api, tool: dict[str, Any], param: str, code: str) -> None:
+def test_invalid_custom_tools_are_rejected(api: Api, tool: dict[str, Any], param: str, code: str) -> None:
     assert error(api.post("/responses", {"model": "m", "input": "Hi", "tools": [tool]})) == (400, param, code)
 
 

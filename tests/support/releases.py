@@ -73,11 +73,7 @@ def _digest(migration: Path) -> str:
 def changed_migrations(hashes: str, *, root: Path = ROOT) -> list[str]:
     """Return the migrations that were edited or removed since their hashes were written."""
     lines = [line.split("  ") for line in hashes.splitlines()]
-    return [
-        name
-        for digest, name in lines
-        if not (root / name).is_file() or _digest(root / name) != digest
-    ]
+    return [name for digest, name in lines if not (root / name).is_file() or _digest(root / name) != digest]
 
 
 def extract(archive: Path, directory: Path) -> Release:
