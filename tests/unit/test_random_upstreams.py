@@ -129,8 +129,8 @@ def assert_history_is_accepted(output: list[dict[str, Any]]) -> None:
     assert len(items) == len(output)
     calls = [item for item in output if item["type"] == "function_call"]
     outputs = [{"type": "function_call_output", "call_id": call["call_id"], "output": "told"} for call in calls]
-    for given in ([], outputs):
-        history = [*items, *(from_wire({"id": new_id("fco"), **body}) for body in given)]
+    for answers in ([], outputs):
+        history = [*items, *(from_wire({"id": new_id("fco"), **body}) for body in answers)]
         assert_strict(messages(None, history))
         assert_strict(messages(None, history, short_call_ids=True), ids="[a-zA-Z0-9]{9}")
 

@@ -1,1 +1,1 @@
-"""What a process measures of its own load, and how teams take turns under it."""
+"""The load of a process: its limit, the turns of teams under it, and draining."""
