@@ -284,7 +284,7 @@ class EventStreamDecoder:
         if halved is not None and not halves.first:
             # Its second half is in this document.
             self._halved = None
-            self._read(halved.parsed, halved.data, chunks)
+            self._append(halved.parsed, halved.data, chunks)
         self._end_halved(chunks)
         if halves.later:
             self._halved = _Halved(data, parsed, halves)
@@ -295,7 +295,7 @@ class EventStreamDecoder:
         """Read the document that waits, with U+FFFD at its end."""
         halved, self._halved = self._halved, None
         if halved is not None:
-            self._read(parse(halved.data), halved.data, chunks)
+            self._append(parse(halved.data), halved.data, chunks)
 
     def _read(self, parsed: object, data: bytes, chunks: list[Chunk]) -> None:
         if self._is_error:
@@ -307,6 +307,9 @@ class EventStreamDecoder:
         if not parsed or (isinstance(parsed, str) and _KEEP_ALIVE.fullmatch(data)):
             # Another way to keep the connection alive.
             return
+        self._append(parsed, data, chunks)
+
+    def _append(self, parsed: object, data: bytes, chunks: list[Chunk]) -> None:
         try:
             chunks.append(self._check(parsed, data))
         except UpstreamFailed as failed:

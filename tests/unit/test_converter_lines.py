@@ -225,9 +225,15 @@ def test_a_character_may_be_divided_between_two_events(values: list[bytes], expe
     assert texts(content(*values) + end) == expected
 
 
-def test_halves_of_different_choices_are_not_joined() -> None:
-    first, second = content(rb'"\ud83d"'), content(rb'"\ud83c"', index=1)
-    assert texts(first + second + content(rb'"\ude00"') + content(rb'"\udf00"', index=1)) == ["\ufffd"] * 4
+def test_a_character_may_be_divided_where_the_index_counts_the_chunks() -> None:
+    assert texts(content(rb'"a\ud83d"') + content(rb'"\ude00b"', index=1)) == ["a", "😀b"]
+
+
+def test_an_error_after_half_a_character_keeps_its_text() -> None:
+    chunks, lines = read(content(rb'"a\ud83d"') + b'event: error\ndata: {"message": "Gone."}\n\n')
+    assert [chunk["choices"][0]["delta"]["content"] for chunk in chunks] == ["a\ufffd"]
+    assert lines.failure is not None
+    assert lines.failure.message == "The model's server failed: Gone."
 
 
 def test_nul_characters_are_removed() -> None:

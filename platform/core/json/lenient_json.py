@@ -19,7 +19,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 # Invalid bytes, as Python's error handler `surrogateescape` writes them, and the beginnings of a character.
 _BYTES = re.compile("(?<![\ud800-\udbff])[\udc80-\udcff]+")
 _BEGUN = re.compile("(?:[\ud800-\udbff]|[\udcc2-\udcf4][\udc80-\udcbf]{0,2})\\Z")
-# Names of objects, positions in arrays, and the indexes that entries state.
+# Names of objects and positions in arrays.
 _Place = tuple[object, ...]
 
 
@@ -117,9 +117,7 @@ def _storable(value: Any, place: _Place, halves: Halves | None) -> Any:
         case list():
             return [_storable(entry, (*place, number), halves) for number, entry in enumerate(value)]
         case dict():
-            # Entries of one array alternate in a stream, such as choices and calls.
-            inner = (*place, index) if isinstance(index := value.get("index"), int) else place
-            return {_text(key): _storable(entry, (*inner, key), halves) for key, entry in value.items()}
+            return {_text(key): _storable(entry, (*place, key), halves) for key, entry in value.items()}
     return value
 
 
