@@ -66,7 +66,7 @@ class AnswerCheck:
             return []
         selected = self._choices.select(choices)
         if selected is choices and choices[0].get("index") == 0:
-            return [self._read_only(chunk, [choices[0]])]
+            return [self._read_only(chunk, choices[0])]
         self._last = {name: value for name, value in chunk.items() if name != "usage"}
         usage = [{**chunk, "choices": []}] if chunk.get("usage") else []
         return self._divided(self._last, selected) + usage
@@ -75,17 +75,18 @@ class AnswerCheck:
         # Each choice in a chunk of its own: many clients read only the first choice of one.
         divided: list[Chunk] = []
         for choice in map(_only, selected):
-            divided.append(self._read_only({**chunk, "choices": [choice]}, [choice]))
+            divided.append(self._read_only({**chunk, "choices": [choice]}, choice))
             if self.is_over:
                 break
         return divided
 
-    def _read_only(self, chunk: Chunk, choices: list[Any]) -> Chunk:
+    def _read_only(self, chunk: Chunk, choice: Chunk) -> Chunk:
+        """Read a chunk with this choice alone."""
         converter = self._of(None)
-        converter.feed([{"choices": choices}])
+        converter.feed([{"choices": [choice]}])
         if converter.limited_to is not None:
-            return {**chunk, "choices": [{**choice, "finish_reason": "length"} for choice in choices]}
-        return self._in_our_words(chunk, choices, whole=False)
+            return {**chunk, "choices": [{**choice, "finish_reason": "length"}]}
+        return self._in_our_words(chunk, [choice], whole=False)
 
     def read_whole(self, completion: Chunk) -> Chunk:
         """Read a completion that was not streamed; return it with OpenAI's finish reasons."""

@@ -67,7 +67,7 @@ async def chain() -> Any:
 
 async def reasoning() -> Any:
     answer = await agent().run("Hi", options={"reasoning": {"effort": "low", "summary": "auto"}})
-    thoughts = [part.text for one in answer.messages for part in one.contents if part.type == "text_reasoning"]
+    thoughts = [part.text for message in answer.messages for part in message.contents if part.type == "text_reasoning"]
     return {"text": answer.text, "reasoning": "\n".join(thoughts)}
 
 
