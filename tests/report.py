@@ -2,8 +2,8 @@
 
 The time of a test includes its fixtures: those of a session or module count for the first test that needs them. A run
 of a whole suite fails if its tests take longer together than the budget of the suite, so that its growth is noticed. As
-machines and their load differ, a fixed computation is timed between the tests, and the budget is a time on the machine
-on which this computation takes `_REFERENCE` seconds.
+machines and their load differ, a fixed computation is timed between the tests, and where it takes longer than
+`_REFERENCE` seconds, the budget is longer in proportion.
 """
 
 import time
@@ -18,8 +18,9 @@ from typing import Any
 import orjson
 import pytest
 
-# In seconds, by the `-m` of a suite; generous, as the pace of other machines differs from run to run.
-_BUDGETS = {"not slow": 900.0, "slow": 4000.0}
+# In seconds, by the `-m` of a suite: about twice what tests take on an idle machine of two cores, as other work slows
+# tests with several processes more than the computation.
+_BUDGETS = {"not slow": 1500.0, "slow": 5000.0}
 _SHOWN = {"tests": 10, "files": 40, "fixtures": 10}
 _FIXTURE = "fixture"
 # Shorter fixtures are of no interest, and there are tens of thousands.
@@ -148,5 +149,8 @@ class Times:
 
     @property
     def _slowness(self) -> float:
-        """How much slower the machine was than the reference, on average."""
-        return mean(self._paces or [_REFERENCE]) / _REFERENCE
+        """How much slower the machine was than the reference, on average; 1 for a faster one.
+
+        Tests also wait for processes and for time itself, which a faster processor does not shorten.
+        """
+        return max(1.0, mean(self._paces or [_REFERENCE]) / _REFERENCE)
