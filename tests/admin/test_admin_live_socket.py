@@ -1,6 +1,5 @@
 """WebSockets of running jobs and of a response in progress, on real processes: updates within half a second."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -22,6 +21,7 @@ from tenants.models import Membership, Role
 from tests.admin.rows import member, sign_in
 from tests.support.api import Api, Caller, MakeCaller
 from tests.support.chunks import chunk
+from tests.support.machine_clock import machine_time
 from tests.support.mcp_requests import calling, tool
 from tests.support.mcp_servers import McpServer
 from tests.support.upstream import Gate, Script, stream
@@ -57,9 +57,9 @@ class Watcher:
 
     def until(self, found: Callable[[], object]) -> datetime:
         """Return when `found` first is true."""
-        deadline = time.monotonic() + _WAIT_SECONDS
+        deadline = machine_time() + _WAIT_SECONDS
         while not found():
-            assert time.monotonic() < deadline, (self.rows, self.gone)
+            assert machine_time() < deadline, (self.rows, self.gone)
             self.receive()
         return now()
 

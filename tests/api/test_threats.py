@@ -2,7 +2,6 @@
 
 import hashlib
 import hmac
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
@@ -19,6 +18,7 @@ from responses.webhooks import signing
 from tenants import scope
 from tenants.models import ApiKey
 from tests.support.api import Api, error, ok
+from tests.support.machine_clock import machine_time
 from tests.support.prompts import write_prompt
 from tests.support.raw_http import RawConnection
 from tests.support.upstream import Script
@@ -57,9 +57,9 @@ def server(request: pytest.FixtureRequest) -> WebProcess:
 @pytest.mark.parametrize("header", ["Authorization", "x-api-key"])
 def test_sql_in_a_key_is_an_unknown_key(anonymous: Api, header: str, secret: str) -> None:
     path, value = ("/messages", secret) if header == "x-api-key" else ("/responses", f"Bearer {secret}")
-    began = time.monotonic()
+    began = machine_time()
     answer = anonymous.request("POST", path, json={}, headers={header: value})
-    assert time.monotonic() - began < 15
+    assert machine_time() - began < 15
     assert answer.status_code == 401
     assert "SELECT" not in answer.text
     assert "tenants_" not in answer.text

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -30,6 +29,7 @@ from launcher.errors import NOT_READY, WRONG_SETTINGS
 from launcher.processes import identify, wait_until
 from tests.support.api import Api, ok
 from tests.support.background import RUNNING, ended
+from tests.support.machine_clock import machine_time
 from tests.support.sampling import SEED, rest_at_night
 from tests.support.waiting import PATIENCE, eventually
 
@@ -118,9 +118,9 @@ class Up:
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, float]:
         """Send a signal and return the exit code and the seconds until the exit."""
-        started = time.monotonic()
+        started = machine_time()
         os.killpg(self.process.pid, number)
-        return self.process.wait(timeout=60), time.monotonic() - started
+        return self.process.wait(timeout=60), machine_time() - started
 
 
 Start = Callable[..., Up]

@@ -10,13 +10,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
 
 from launcher.address import any_free_port
 from tests.faults.test_up import ROOT, START_SECONDS, Up, call
+from tests.support.machine_clock import machine_time
 from tests.support.model_server import ANSWER, ModelServer, model_server, models, ollama
 
 pytestmark = pytest.mark.slow
@@ -118,8 +118,8 @@ def in_terminal(environment: dict[str, str]) -> tuple[subprocess.Popen[bytes], i
 
 
 def read_until(terminal: int, text: str) -> str:
-    shown, deadline = "", monotonic() + START_SECONDS
-    while text not in shown and monotonic() < deadline:
+    shown, deadline = "", machine_time() + START_SECONDS
+    while text not in shown and machine_time() < deadline:
         if select.select([terminal], [], [], 0.2)[0]:
             with suppress(OSError):
                 shown += os.read(terminal, 65536).decode(errors="replace")

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
@@ -17,6 +16,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from core.db import wait_limit
 from core.db.database import database_conninfo
 from core.db.db_threads import connect_threads, in_db_thread, in_view_thread
+from tests.support.machine_clock import machine_time
 from tests.support.tcp_proxy import proxied
 
 OUTAGE_SECONDS = 16
@@ -74,7 +74,7 @@ async def test_their_pool_is_back_within_seconds_after_an_outage(database: None)
                     with suppress(psycopg.OperationalError):
                         await asyncio.to_thread(query)
                         if successful.is_set():
-                            return time.monotonic()
+                            return machine_time()
 
             is_back = asyncio.Event()
             await asyncio.to_thread(query)
@@ -82,7 +82,7 @@ async def test_their_pool_is_back_within_seconds_after_an_outage(database: None)
             querying = asyncio.ensure_future(query_until(is_back))
             await asyncio.sleep(OUTAGE_SECONDS)
             await proxy.open()
-            opened_at = time.monotonic()
+            opened_at = machine_time()
             is_back.set()
             assert await querying - opened_at < OUTAGE_SECONDS / 2
 
@@ -91,10 +91,10 @@ async def test_their_pool_is_back_within_seconds_after_an_outage(database: None)
 async def test_the_statements_of_a_request_share_one_limit(database: None, limited: None) -> None:
     wait_limit.start()
     await in_db_thread(lambda: sleep(0.6))
-    began = time.monotonic()
+    began = machine_time()
     with pytest.raises(OperationalError):
         await in_view_thread(lambda: sleep(0.6), authorization="")
-    assert time.monotonic() - began < 0.6
+    assert machine_time() - began < 0.6
     # What follows fails at once, and does not break the connections of others.
     with pytest.raises(OperationalError):
         await in_db_thread(backend)
@@ -153,10 +153,10 @@ async def test_work_that_outlives_its_request_has_a_limit_for_each_wait(database
 @pytest.mark.slow
 def test_the_wait_for_a_connection_ends_with_the_limit(database: None, limited: None) -> None:
     def connect() -> float:
-        began = time.monotonic()
+        began = machine_time()
         with pytest.raises(OperationalError):
             connection.ensure_connection()
-        return time.monotonic() - began
+        return machine_time() - began
 
     connection.close()
     with ExitStack() as taken:
@@ -208,10 +208,10 @@ def test_a_query_does_not_wait_for_each_connection_that_a_restart_has_closed(dat
         assert len(idle) == count
         for pid in idle:
             other.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
-        began = time.monotonic()
+        began = machine_time()
         assert threads.submit(ask).result() not in idle
         # With the pool's own check, it would wait for 1, 2 and 4 s after the first three, and fail after 10 s.
-        assert time.monotonic() - began < 5
+        assert machine_time() - began < 5
 
 
 async def test_a_thread_continues_after_a_failed_query(database: None) -> None:

@@ -28,6 +28,7 @@ from launcher.home import run_as
 from tests.support import chunks
 from tests.support.api import Api
 from tests.support.background import text_of
+from tests.support.machine_clock import machine_time
 from tests.support.management import ForkedPrograms
 from tests.support.network import Network
 from tests.support.programs import skip
@@ -55,7 +56,7 @@ _SETTINGS = {
 class Answer:
     """An answer that a client received: `code` is that of an error, `response_id` and `text` are those of a response.
 
-    `began` is the time of the request by the monotonic clock, `seconds` the time until the whole answer was there.
+    `began` is the `machine_time` of the request, `seconds` the time by it until the whole answer was there.
     """
 
     status: int
@@ -165,7 +166,7 @@ class Deployment:
 
     def ask(self, model: str, *, text: str = "Hi") -> Answer:
         """Create a response and return what the client receives."""
-        began = time.monotonic()
+        began = machine_time()
         answer = self.api.post("/responses", {"model": model, "input": text})
         body = answer.json()
         return Answer(
@@ -175,7 +176,7 @@ class Deployment:
             text=text_of(body) if answer.status_code == 200 else [],
             retry_after=answer.headers.get("retry-after"),
             began=began,
-            seconds=time.monotonic() - began,
+            seconds=machine_time() - began,
         )
 
     def wait_until_recovered(self, model: str) -> None:
@@ -187,10 +188,10 @@ class Deployment:
 
         To be called at the end of a fault: fails if that is later than `RECOVERY_SECONDS` from now.
         """
-        ended = since = time.monotonic()
+        ended = since = machine_time()
         # Until requests of that time are answered, they may still fail.
         while min(answers.latest.values()) < since + _STEADY_SECONDS:
-            looked = time.monotonic()
+            looked = machine_time()
             if self.readiness() != 200 or self.ask(model).status != 200:
                 since = looked
             since = max([since, *(answer.began for answer in [*answers] if answer.status != 200)])
@@ -236,13 +237,13 @@ class Deployment:
         def create(client: int) -> None:
             try:
                 while not over.is_set():
-                    answers.latest[client] = time.monotonic()
+                    answers.latest[client] = machine_time()
                     answers.append(self.ask(model))
                     over.wait(_PAUSE_SECONDS)
             except BaseException as error:
                 errors.append(error)
 
-        answers.latest.update(dict.fromkeys(range(clients), time.monotonic()))
+        answers.latest.update(dict.fromkeys(range(clients), machine_time()))
         threads = [threading.Thread(target=create, args=[client]) for client in range(clients)]
         for thread in threads:
             thread.start()

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TypeVar
 
+from tests.support.machine_clock import machine_time
+
 Found = TypeVar("Found")
 
 
@@ -14,9 +16,9 @@ PATIENCE = 120.0
 
 def eventually(look: Callable[[], Found], *, seconds: float = PATIENCE) -> Found:
     """Call `look` until its result is truthy and return it. Fails with the last result."""
-    began = time.monotonic()
+    began = machine_time()
     while not (found := look()):
-        waited = time.monotonic() - began
+        waited = machine_time() - began
         assert waited < seconds, f"still {found!r} after {seconds} s"
         # Most looks are requests or queries. A hundred per second take CPU time from what they wait for.
         time.sleep(min(max(0.01, waited / 20), 0.1))
@@ -28,7 +30,7 @@ def half_a_second(request: Callable[[], object]) -> timedelta:
 
     What takes half a second passes through five processes, each of which waits for the processor of a busy machine.
     """
-    began = time.monotonic()
+    began = machine_time()
     for _ in range(100):
         request()
-    return max(timedelta(milliseconds=500), timedelta(seconds=time.monotonic() - began))
+    return max(timedelta(milliseconds=500), timedelta(seconds=machine_time() - began))

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
@@ -12,6 +11,7 @@ import psutil
 
 from launcher.processes import wait_for_start
 from tests.support import preloaded
+from tests.support.machine_clock import machine_time
 
 _STOP_SECONDS = 60.0
 _READY = "the worker claims background responses"
@@ -68,8 +68,8 @@ class WorkerProcess:
             self._process.send_signal(signal.SIGCONT)
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> float:
-        """Stop the process and return how many seconds that took."""
-        began = time.monotonic()
+        """Stop the process and return how many seconds of `machine_time` that took."""
+        began = machine_time()
         if self._process.poll() is None:
             self._process.send_signal(how)
         try:
@@ -78,7 +78,7 @@ class WorkerProcess:
             self._process.kill()
             self._process.wait()
             raise
-        return time.monotonic() - began
+        return machine_time() - began
 
 
 def _signal(process: psutil.Process, number: signal.Signals) -> None:

@@ -1,12 +1,12 @@
 """Grammars of custom tools: validation, matching, and protection against expensive ones."""
 
 import asyncio
-import time
 
 import pytest
 
 from responses.engine.constraints.grammar import MAX_DEFINITION, definition_defect, text_defect
 from responses.engine.turn import Grammar
+from tests.support.machine_clock import machine_time
 
 SUM = 'start: NUMBER "+" NUMBER\n%import common.NUMBER\n%ignore " "'
 
@@ -92,10 +92,10 @@ async def test_the_violation_of_a_grammar_is_reported(grammar: Grammar, text: st
 async def test_a_grammar_that_takes_too_much_memory_or_time_is_aborted() -> None:
     options = " ".join(f"[x{number}]" for number in range(40))
     rules = "\n".join(f'x{number}: "{number}"' for number in range(40))
-    began = time.monotonic()
+    began = machine_time()
     assert "too" in (await definition_defect(lark(f"start: {options}\n{rules}")) or "")
     # The limit is two seconds; the rest is for a busy machine.
-    assert time.monotonic() - began < 4
+    assert machine_time() - began < 4
 
 
 async def test_a_regular_expression_may_be_written_for_ecmascript() -> None:
