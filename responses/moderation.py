@@ -23,9 +23,10 @@ from core.errors import (
     ApiError,
     ContentFlagged,
     Failure,
-    Forbidden,
+    GuardrailRequired,
     ModelNotFound,
     RequestRejected,
+    ServerError,
     UnsupportedValue,
     UpstreamError,
 )
@@ -106,10 +107,10 @@ class ModerationCheck:
         if result["type"] == "error":
             # It is unknown whether an unchecked output would be flagged, so it is blocked as well.
             message = f"The output could not be moderated. {result['message']}"
-            return Failure(code="server_error", message=message)
+            return Failure.of(ServerError(message))
         if result["flagged"]:
             message = f"The output was flagged by '{self.policy.model}'{_for_categories(result)}."
-            return Failure(code=ContentFlagged.default_code, message=message, status=ContentFlagged.status)
+            return Failure.of(ContentFlagged(message))
         return None
 
 
@@ -245,8 +246,8 @@ class GuardrailCheck:
         if not result["blocked"]:
             return None
         if result["outcome"] == "failed":
-            return Failure(code="server_error", message=result["message"])
-        return Failure(code=ContentFlagged.default_code, message=result["message"], status=ContentFlagged.status)
+            return Failure.of(ServerError(result["message"]))
+        return Failure.of(ContentFlagged(result["message"]))
 
     async def decide(
         self, stage: str, checker: str, action: str, texts: Sequence[str], images: Sequence[str]
@@ -450,7 +451,7 @@ async def reject_if_guarded(principal: Principal) -> None:
     sides = ((guard.input_checker, guard.input_action), (guard.output_checker, guard.output_action))
     if any(checker and action == GuardAction.BLOCK.value for checker, action in sides):
         message = "Your team's guardrail blocks content, which this endpoint does not support. Use POST /v1/responses."
-        raise Forbidden(message, code="guardrail_required")
+        raise GuardrailRequired(message)
 
 
 def _guardrail_check(

@@ -27,7 +27,15 @@ from core.basic_auth import split_credentials
 from core.crypto import InvalidToken, keyed_digest
 from core.db import wait_limit
 from core.db.db_threads import in_db_thread
-from core.errors import Forbidden, ModelNotFound, Unauthorized
+from core.errors import (
+    AddressNotAllowed,
+    KeyDisabled,
+    KeyExpired,
+    KeyRevoked,
+    ModelNotFound,
+    TeamSuspended,
+    Unauthorized,
+)
 from core.origin import origin
 from core.redaction import secrets_of_url
 from core.telemetry import metrics
@@ -695,7 +703,7 @@ def _require_key(found: Found | None) -> Found:
 def _check_secret(secret: _Secret) -> Principal:
     key = secret.key
     if isinstance(key, ApiKey) and secret.is_old and (key.old_until is None or key.old_until <= clock.shared_now()):
-        raise Unauthorized("This API key was rotated and its old secret has expired.", code="api_key_expired")
+        raise KeyExpired("This API key was rotated and its old secret has expired.")
     sender = origin()
     # Also for a key that is refused below: the access log tells whose it was.
     if sender.request_id:
@@ -704,24 +712,24 @@ def _check_secret(secret: _Secret) -> Principal:
     address = sender.address
     # An unknown address is in no network.
     if secret.networks and not (address and any(ip_address(address) in network for network in secret.networks)):
-        raise Forbidden("This API key may not be used from your IP address.", code="ip_not_allowed")
+        raise AddressNotAllowed
     return secret.principal
 
 
 def _check_key(key: ApiKey | AdminKey) -> None:
     if key.revoked_at is not None:
-        raise Unauthorized("This API key has been revoked.", code="api_key_revoked")
+        raise KeyRevoked
     if key.expires_at is not None and key.expires_at <= clock.shared_now():
-        raise Unauthorized("This API key has expired.", code="api_key_expired")
+        raise KeyExpired
     if isinstance(key, ApiKey):
         _check_enabled(key)
 
 
 def _check_enabled(key: ApiKey) -> None:
     if key.disabled_at is not None:
-        raise Unauthorized("This API key is disabled.", code="api_key_disabled")
+        raise KeyDisabled
     if key.team.suspended_at is not None:
-        raise Forbidden("The team of this API key is suspended.", code="team_suspended")
+        raise TeamSuspended
 
 
 def _touch_is_due(secret: _Secret) -> bool:

@@ -6,7 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Literal
 
-from core.errors import Forbidden
+from core.errors import Forbidden, ToolNotAllowed
 from tenants.models import AdminScope, Scope, ToolKind
 
 SubjectKind = Literal["team", "key", "end_user"]
@@ -109,11 +109,7 @@ class Principal:
         """Raise `Forbidden` if the team or the key may use none of these tools."""
         if self.tools.isdisjoint({ToolKind.ALL.value, *(kind.value for kind in kinds)}):
             names = " or ".join(f"'{kind.value}'" for kind in kinds)
-            raise Forbidden(
-                f"Your team or your API key is not allowed to use the tool {names}.",
-                param=param,
-                code="tool_not_allowed",
-            )
+            raise ToolNotAllowed(f"Your team or your API key is not allowed to use the tool {names}.", param=param)
 
     def may_use(self, model: str) -> bool:
         """Return true if the lists of models of the key and of its team allow this name."""

@@ -8,7 +8,7 @@ import codecs
 
 from conversations.files import document_reader
 from core.compute.pool import Computation, ComputationFailed, TooCostly, compute
-from core.errors import FileTooLarge, InvalidFile, UnsupportedFile
+from core.errors import BadRequest, FileTooLarge, InvalidFile, UnsupportedFile
 
 READING = Computation(
     function=f"{document_reader.__name__}:read",
@@ -80,9 +80,9 @@ async def _parsed(kind: str, content: bytes, *, waits: bool) -> str:
     return result[1:].decode(errors="replace")
 
 
-def _unsupported() -> UnsupportedFile:
+def _unsupported() -> BadRequest:
     return UnsupportedFile(f"The file type is not supported. Supported formats: {_SUPPORTED}.")
 
 
-def _too_long() -> FileTooLarge:
+def _too_long() -> BadRequest:
     return FileTooLarge(f"The file contains too much text: the limit is {document_reader.MAX_TEXT} characters.")

@@ -1,93 +1,15 @@
 """All API errors with their statuses and codes. `core.http.rendering` renders them.
 
-    ApiError
-    ├── BadRequest 400                    invalid_type, invalid_value, missing_required_parameter,
-    │                                     mutually_exclusive_parameters, invalid_function_parameters,
-    │                                     invalid_json_schema
-    │   ├── MissingParameter              missing_required_parameter
-    │   ├── UnknownParameter              unknown_parameter
-    │   ├── UnsupportedParameter          unsupported_parameter
-    │   ├── UnsupportedValue              unsupported_value
-    │   ├── InvalidType                   invalid_type
-    │   ├── InvalidValue                  invalid_value
-    │   ├── LimitExceeded                 integer_below_min_value, integer_above_max_value, decimal_below_min_value,
-    │   │                                 decimal_above_max_value, empty_string, string_above_max_length, empty_array,
-    │   │                                 array_above_max_length, object_above_max_properties
-    │   ├── InvalidJson                   invalid_json
-    │   ├── InvalidMultipart              invalid_multipart
-    │   ├── ModelNotFound                 model_not_found
-    │   ├── MutuallyExclusive             mutually_exclusive_parameters
-    │   ├── PreviousResponseNotFound      previous_response_not_found
-    │   ├── ConversationLocked            conversation_locked
-    │   ├── ContainerExpired              container_expired
-    │   ├── ContextTooLong                context_length_exceeded
-    │   ├── ToolCallMismatch              (code null)
-    │   ├── ContentFlagged                content_policy_violation
-    │   ├── InvalidEncryptedContent       invalid_encrypted_content
-    │   ├── InvalidImageUrl               invalid_image_url
-    │   ├── InvalidBase64Image            invalid_base64_image
-    │   ├── UnsupportedImageType          unsupported_image_media_type
-    │   ├── EmptyImage                    empty_image_file
-    │   ├── ImageTooLarge                 image_too_large
-    │   ├── ImageNotDownloaded            failed_to_download_image
-    │   ├── ImageFileNotFound             image_file_not_found
-    │   ├── UnsupportedFile               unsupported_file
-    │   ├── InvalidFile                   invalid_file
-    │   ├── FileTooLarge                  file_too_large
-    │   ├── TooManyWebhookEndpoints       webhook_endpoint_limit_exceeded
-    │   ├── TooManySkills                 skill_limit_exceeded
-    │   ├── QuotaReached                  files_limit_reached, stored_bytes_limit_reached, open_batches_limit_reached
-    │   ├── WebhookTestFailed             webhook_endpoint_test_failed
-    │   ├── EgressRefused                 url_not_allowed
-    │   ├── EgressFailed                  url_not_fetched
-    │   ├── InvalidStreamId               invalid_stream_id
-    │   ├── TooManyStreams                websocket_stream_limit_reached
-    │   ├── ConnectionExpired             websocket_connection_limit_reached
-    │   ├── SteeringNotSupported          steering_not_supported
-    │   ├── PriceUnknown                  price_unknown
-    │   │   └── CostUnbounded             cost_unbounded
-    │   └── RequestRejected               invalid_prompt, context_length_exceeded, data_residency_mismatch,
-    │                                     bio_policy, misalignment_policy_violation, invalid_image,
-    │                                     invalid_image_format, invalid_base64_image, invalid_image_url,
-    │                                     image_too_large, image_too_small, image_parse_error,
-    │                                     image_content_policy_violation, invalid_image_mode, image_file_too_large,
-    │                                     unsupported_image_media_type, empty_image_file, failed_to_download_image,
-    │                                     image_file_not_found, model_not_found, content_policy_violation
-    ├── Unauthorized 401                  invalid_api_key, api_key_revoked, api_key_expired, api_key_disabled
-    │   └── MissingKey                    (code null)
-    ├── Forbidden 403                     insufficient_scope, team_suspended, ip_not_allowed, tool_not_allowed,
-    │                                     guardrail_required, access_program_not_granted
-    ├── NotFound 404                      model_not_found
-    ├── MethodNotAllowed 405              method_not_supported
-    ├── Conflict 409                      (code null)
-    ├── ExternalConnectorError 424        http_error
-    │   ├── McpServerUnauthorized 401     http_error
-    │   └── McpServerForbidden 403        http_error
-    ├── RequestTooLarge 413               request_too_large
-    ├── RequestTimeout 408                request_timeout
-    ├── UrlTooLong 414                    url_too_long
-    ├── HeadersTooLarge 431               headers_too_large
-    ├── RateLimited 429                   rate_limit_exceeded, slow_down
-    │   ├── LimitReached                  rate_limit_exceeded
-    │   │   └── InsufficientQuota         insufficient_quota
-    │   └── RequestTooLargeForLimit       request_too_large_for_limit
-    ├── ServerError 500                   server_error
-    │   ├── UpstreamError                 server_error
-    │   └── StorageFull 507               storage_full
-    └── Overloaded 503                    server_is_overloaded, server_error
-        ├── ShuttingDown                  server_is_shutting_down
-        ├── LimitsUnavailable             limits_unavailable
-        └── DatabaseUnavailable           database_unavailable
-
-The first line of a class's docstring is its default message. Statuses, codes and messages are OpenAI's where it has one
-for the case.
+A class has a status, a type and a default code; errors that differ from their class only in code and message are rows
+below it. The first line of a docstring is the default message. Statuses, codes and messages are OpenAI's where it has
+one for the case.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from math import ceil
-from typing import ClassVar, TypedDict
+from typing import ClassVar, TypedDict, TypeVar
 
 
 class ErrorDetail(TypedDict):
@@ -144,18 +66,20 @@ class ApiError(Exception):
         return {"error": self.detail()}
 
 
+_Kind = TypeVar("_Kind", bound=ApiError)
+
+
+def _coded(parent: type[_Kind], code: str | None, message: str, *, param: str | None = None) -> type[_Kind]:
+    """Return a class of errors that differs from `parent` in its code, its default message and its parameter."""
+    name = (code or "error_without_code").title().replace("_", "")
+    own: dict[str, object] = {"__doc__": message, "__module__": __name__, "codes": {}, "default_code": code}
+    return type(name, (parent,), own if param is None else {**own, "default_param": param})
+
+
 class BadRequest(ApiError):
     """The request is invalid."""
 
     status = 400
-    codes = {
-        "invalid_type": "A value has the wrong type.",
-        "invalid_value": "A value is invalid.",
-        "missing_required_parameter": "A required parameter is missing.",
-        "mutually_exclusive_parameters": "Only one of several parameters may be given.",
-        "invalid_function_parameters": "The parameters of a function are not a valid JSON schema.",
-        "invalid_json_schema": "The schema of a text format is not a valid JSON schema.",
-    }
 
 
 class MissingParameter(BadRequest):
@@ -163,8 +87,8 @@ class MissingParameter(BadRequest):
 
     default_code = "missing_required_parameter"
 
-    def __init__(self, param: str) -> None:
-        super().__init__(f"Missing required parameter: '{param}'.", param=param)
+    def __init__(self, param: str, *, message: str | None = None) -> None:
+        super().__init__(message or f"Missing required parameter: '{param}'.", param=param)
 
 
 class UnknownParameter(BadRequest):
@@ -177,29 +101,23 @@ class UnknownParameter(BadRequest):
         super().__init__(f"Unknown parameter: '{param}'.{hint}", param=param)
 
 
-class UnsupportedParameter(BadRequest):
-    """Unsupported parameter."""
-
-    default_code = "unsupported_parameter"
-
-
-class UnsupportedValue(BadRequest):
-    """Unsupported value."""
-
-    default_code = "unsupported_value"
+UnsupportedParameter = _coded(BadRequest, "unsupported_parameter", "Unsupported parameter.")
+UnsupportedValue = _coded(BadRequest, "unsupported_value", "Unsupported value.")
 
 
 class InvalidType(BadRequest):
-    """Invalid type."""
+    """A value has the wrong type."""
 
     default_code = "invalid_type"
 
-    def __init__(self, param: str, *, expected: str, got: str) -> None:
-        super().__init__(f"Invalid type for '{param}': expected {expected}, but got {got} instead.", param=param)
+    def __init__(self, param: str | None, *, expected: str, got: str) -> None:
+        """Without a `param`, the body as a whole has the wrong type."""
+        where = "body" if param is None else f"type for '{param}'"
+        super().__init__(f"Invalid {where}: expected {expected}, but got {got} instead.", param=param)
 
 
 class InvalidValue(BadRequest):
-    """Invalid value."""
+    """A value is invalid."""
 
     default_code = "invalid_value"
 
@@ -215,41 +133,34 @@ class InvalidValue(BadRequest):
 class LimitExceeded(BadRequest):
     """A number, string, array or object is outside its limits."""
 
-    codes = {
-        "integer_below_min_value": "An integer is too small.",
-        "integer_above_max_value": "An integer is too large.",
-        "decimal_below_min_value": "A number is too small.",
-        "decimal_above_max_value": "A number is too large.",
-        "empty_string": "A string is empty.",
-        "string_above_max_length": "A string is too long.",
-        "empty_array": "An array is empty.",
-        "array_above_max_length": "An array has too many entries.",
-        "object_above_max_properties": "An object has too many properties.",
-    }
-
     @classmethod
     def integer(cls, number: int, param: str, least: int, most: int) -> "LimitExceeded":
         """Return the error for an integer that is not between `least` and `most`."""
         is_small = number < least
-        way, side, sign, bound = ("below", "minimum", ">=", least) if is_small else ("above", "maximum", "<=", most)
-        expected = f"Expected a value {sign} {bound}, but got {number} instead."
-        return cls(
-            f"Invalid '{param}': integer {way} {side} value. {expected}",
-            param=param,
-            code=f"integer_{way}_{side[:3]}_value",
+        kind, way, side = (IntegerTooSmall, "below", "minimum") if is_small else (IntegerTooLarge, "above", "maximum")
+        expected = f"{'>=' if is_small else '<='} {least if is_small else most}"
+        message = (
+            f"Invalid '{param}': integer {way} {side} value. Expected a value {expected}, but got {number} instead."
         )
+        return kind(message, param=param)
 
 
-class InvalidJson(BadRequest):
-    """We could not parse the JSON body of your request."""
+IntegerTooSmall = _coded(LimitExceeded, "integer_below_min_value", "An integer is too small.")
+IntegerTooLarge = _coded(LimitExceeded, "integer_above_max_value", "An integer is too large.")
+DecimalTooSmall = _coded(LimitExceeded, "decimal_below_min_value", "A number is too small.")
+DecimalTooLarge = _coded(LimitExceeded, "decimal_above_max_value", "A number is too large.")
+EmptyString = _coded(LimitExceeded, "empty_string", "A string is empty.")
+StringTooLong = _coded(LimitExceeded, "string_above_max_length", "A string is too long.")
+EmptyArray = _coded(LimitExceeded, "empty_array", "An array is empty.")
+ArrayTooLong = _coded(LimitExceeded, "array_above_max_length", "An array has too many entries.")
+ObjectTooLarge = _coded(LimitExceeded, "object_above_max_properties", "An object has too many properties.")
 
-    default_code = "invalid_json"
-
-
-class InvalidMultipart(BadRequest):
-    """We could not parse the multipart form of your request."""
-
-    default_code = "invalid_multipart"
+InvalidFunctionParameters = _coded(
+    BadRequest, "invalid_function_parameters", "The parameters of a function are not a valid JSON schema."
+)
+InvalidJsonSchema = _coded(BadRequest, "invalid_json_schema", "The schema of a text format is not a valid JSON schema.")
+InvalidJson = _coded(BadRequest, "invalid_json", "We could not parse the JSON body of your request.")
+InvalidMultipart = _coded(BadRequest, "invalid_multipart", "We could not parse the multipart form of your request.")
 
 
 class ModelNotFound(BadRequest):
@@ -264,14 +175,14 @@ class ModelNotFound(BadRequest):
 
 
 class MutuallyExclusive(BadRequest):
-    """Mutually exclusive parameters."""
+    """Only one of several parameters may be given."""
 
     default_code = "mutually_exclusive_parameters"
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str, param: str | None = None) -> None:
         named = " or ".join(f"'{name}'" for name in names)
         message = f"Mutually exclusive parameters. Ensure you are only providing one of: {named}."
-        super().__init__(message)
+        super().__init__(message, param=param)
 
 
 class PreviousResponseNotFound(BadRequest):
@@ -283,24 +194,19 @@ class PreviousResponseNotFound(BadRequest):
         super().__init__(f"Previous response with id '{response_id}' not found.", param="previous_response_id")
 
 
-class ConversationLocked(BadRequest):
-    """Another process is currently operating on this conversation. Please retry in a few seconds."""
-
-    default_code = "conversation_locked"
-    default_param = "conversation"
-
-
-class ContainerExpired(BadRequest):
-    """Container is expired."""
-
-    default_code = "container_expired"
-
-
-class ContextTooLong(BadRequest):
-    """Your input exceeds the context window of this model. Please adjust your input and try again."""
-
-    default_code = "context_length_exceeded"
-    default_param = "input"
+ConversationLocked = _coded(
+    BadRequest,
+    "conversation_locked",
+    "Another process is currently operating on this conversation. Please retry in a few seconds.",
+    param="conversation",
+)
+ContainerExpired = _coded(BadRequest, "container_expired", "Container is expired.")
+ContextTooLong = _coded(
+    BadRequest,
+    "context_length_exceeded",
+    "Your input exceeds the context window of this model. Please adjust your input and try again.",
+    param="input",
+)
 
 
 class ToolCallMismatch(BadRequest):
@@ -309,88 +215,30 @@ class ToolCallMismatch(BadRequest):
     default_param = "input"
 
 
-class ContentFlagged(BadRequest):
-    """The content was flagged by the moderation model."""
-
-    default_code = "content_policy_violation"
-
-
-class InvalidEncryptedContent(BadRequest):
-    """The encrypted content could not be verified."""
-
-    default_code = "invalid_encrypted_content"
-
-
-class InvalidImageUrl(BadRequest):
-    """Invalid image URL. Expected an http(s) URL or a base64-encoded data URL."""
-
-    default_code = "invalid_image_url"
-
-
-class InvalidBase64Image(BadRequest):
-    """The image data is not valid base64."""
-
-    default_code = "invalid_base64_image"
-
-
-class UnsupportedImageType(BadRequest):
-    """Unsupported image format. Supported formats are PNG, JPEG, GIF and WebP."""
-
-    default_code = "unsupported_image_media_type"
-
-
-class EmptyImage(BadRequest):
-    """The image file is empty."""
-
-    default_code = "empty_image_file"
-
-
-class ImageTooLarge(BadRequest):
-    """The image is too large."""
-
-    default_code = "image_too_large"
-
-
-class ImageNotDownloaded(BadRequest):
-    """The image could not be downloaded."""
-
-    default_code = "failed_to_download_image"
-
-
-class ImageFileNotFound(BadRequest):
-    """The image file was not found."""
-
-    default_code = "image_file_not_found"
-
-
-class UnsupportedFile(BadRequest):
-    """The file type is not supported."""
-
-    default_code = "unsupported_file"
-
-
-class InvalidFile(BadRequest):
-    """The file could not be read."""
-
-    default_code = "invalid_file"
-
-
-class FileTooLarge(BadRequest):
-    """The file is too large."""
-
-    default_code = "file_too_large"
-
-
-class TooManyWebhookEndpoints(BadRequest):
-    """The maximum number of webhook endpoints has been reached."""
-
-    default_code = "webhook_endpoint_limit_exceeded"
-
-
-class TooManySkills(BadRequest):
-    """The maximum number or size of skills has been reached."""
-
-    default_code = "skill_limit_exceeded"
+ContentFlagged = _coded(BadRequest, "content_policy_violation", "The content was flagged by the moderation model.")
+InvalidEncryptedContent = _coded(
+    BadRequest, "invalid_encrypted_content", "The encrypted content could not be verified."
+)
+InvalidImageUrl = _coded(
+    BadRequest, "invalid_image_url", "Invalid image URL. Expected an http(s) URL or a base64-encoded data URL."
+)
+InvalidBase64Image = _coded(BadRequest, "invalid_base64_image", "The image data is not valid base64.")
+UnsupportedImageType = _coded(
+    BadRequest,
+    "unsupported_image_media_type",
+    "Unsupported image format. Supported formats are PNG, JPEG, GIF and WebP.",
+)
+EmptyImage = _coded(BadRequest, "empty_image_file", "The image file is empty.")
+ImageTooLarge = _coded(BadRequest, "image_too_large", "The image is too large.")
+ImageNotDownloaded = _coded(BadRequest, "failed_to_download_image", "The image could not be downloaded.")
+ImageFileNotFound = _coded(BadRequest, "image_file_not_found", "The image file was not found.")
+UnsupportedFile = _coded(BadRequest, "unsupported_file", "The file type is not supported.")
+InvalidFile = _coded(BadRequest, "invalid_file", "The file could not be read.")
+FileTooLarge = _coded(BadRequest, "file_too_large", "The file is too large.")
+TooManyWebhookEndpoints = _coded(
+    BadRequest, "webhook_endpoint_limit_exceeded", "The maximum number of webhook endpoints has been reached."
+)
+TooManySkills = _coded(BadRequest, "skill_limit_exceeded", "The maximum number or size of skills has been reached.")
 
 
 class QuotaReached(BadRequest):
@@ -406,62 +254,46 @@ class QuotaReached(BadRequest):
         super().__init__(message, code=f"{limit}_limit_reached")
 
 
-class WebhookTestFailed(BadRequest):
-    """The webhook endpoint did not accept the test event."""
-
-    default_code = "webhook_endpoint_test_failed"
-
-
-class EgressRefused(BadRequest):
-    """The URL is not allowed. It must be an https URL that resolves to a public address."""
-
-    default_code = "url_not_allowed"
-
-
-class EgressFailed(BadRequest):
-    """The URL could not be fetched."""
-
-    default_code = "url_not_fetched"
-
-
-class InvalidStreamId(BadRequest):
-    """Invalid 'stream_id': expected 1 to 256 ASCII letters, digits, underscores, periods or hyphens."""
-
-    default_code = "invalid_stream_id"
-    default_param = "stream_id"
-
-
-class TooManyStreams(BadRequest):
-    """Too many different values of 'stream_id' on this connection. Reuse one of them or open another connection."""
-
-    default_code = "websocket_stream_limit_reached"
-    default_param = "stream_id"
-
-
-class ConnectionExpired(BadRequest):
-    """Responses websocket connection limit reached (60 minutes). Create a new websocket connection to continue."""
-
-    default_code = "websocket_connection_limit_reached"
-
-
-class SteeringNotSupported(BadRequest):
-    """This server does not support steering. Send the input with a new 'response.create'."""
-
-    default_code = "steering_not_supported"
-
-
-class PriceUnknown(BadRequest):
-    """The model has no price, so its calls cannot be kept within a hard budget."""
-
-    default_code = "price_unknown"
-    default_param = "model"
-
-
-class CostUnbounded(PriceUnknown):
-    """The most that the call can cost is not known, so it cannot be kept within a hard budget."""
-
-    default_code = "cost_unbounded"
-
+WebhookTestFailed = _coded(
+    BadRequest, "webhook_endpoint_test_failed", "The webhook endpoint did not accept the test event."
+)
+EgressRefused = _coded(
+    BadRequest, "url_not_allowed", "The URL is not allowed. It must be an https URL that resolves to a public address."
+)
+EgressFailed = _coded(BadRequest, "url_not_fetched", "The URL could not be fetched.")
+InvalidStreamId = _coded(
+    BadRequest,
+    "invalid_stream_id",
+    "Invalid 'stream_id': expected 1 to 256 ASCII letters, digits, underscores, periods or hyphens.",
+    param="stream_id",
+)
+TooManyStreams = _coded(
+    BadRequest,
+    "websocket_stream_limit_reached",
+    "Too many different values of 'stream_id' on this connection. Reuse one of them or open another connection.",
+    param="stream_id",
+)
+ConnectionExpired = _coded(
+    BadRequest,
+    "websocket_connection_limit_reached",
+    "Responses websocket connection limit reached (60 minutes). Create a new websocket connection to continue.",
+)
+SteeringNotSupported = _coded(
+    BadRequest,
+    "steering_not_supported",
+    "This server does not support steering. Send the input with a new 'response.create'.",
+)
+PriceUnknown = _coded(
+    BadRequest,
+    "price_unknown",
+    "The model has no price, so its calls cannot be kept within a hard budget.",
+    param="model",
+)
+CostUnbounded = _coded(
+    PriceUnknown,
+    "cost_unbounded",
+    "The most that the call can cost is not known, so it cannot be kept within a hard budget.",
+)
 
 UPSTREAM_REJECTIONS = (
     "invalid_prompt",
@@ -497,6 +329,9 @@ class RequestRejected(BadRequest):
     }
 
 
+InvalidPrompt = _coded(RequestRejected, "invalid_prompt", "The model's server rejected the request.")
+
+
 class Unauthorized(ApiError):
     """Missing or invalid API key."""
 
@@ -504,18 +339,13 @@ class Unauthorized(ApiError):
     # Anthropic's clients repeat any error otherwise, for minutes and without a word.
     is_final = True
     default_code: ClassVar[str | None] = "invalid_api_key"
-    codes = {
-        "api_key_revoked": "The API key was revoked.",
-        "api_key_expired": "The API key has expired.",
-        "api_key_disabled": "The API key is disabled.",
-    }
 
 
-class MissingKey(Unauthorized):
-    """The request has no API key."""
-
-    # As OpenAI answers: only wrong keys have a code.
-    default_code = None
+# As OpenAI answers: only wrong keys have a code.
+MissingKey = _coded(Unauthorized, None, "The request has no API key.")
+KeyRevoked = _coded(Unauthorized, "api_key_revoked", "This API key has been revoked.")
+KeyExpired = _coded(Unauthorized, "api_key_expired", "This API key has expired.")
+KeyDisabled = _coded(Unauthorized, "api_key_disabled", "This API key is disabled.")
 
 
 class Forbidden(ApiError):
@@ -525,20 +355,24 @@ class Forbidden(ApiError):
     is_final = True
     type = "permission_error"
     default_code = "insufficient_scope"
-    codes = {
-        "team_suspended": "The team of the API key is suspended.",
-        "ip_not_allowed": "The API key may not be used from this IP address.",
-        "tool_not_allowed": "The team or the API key may not use this tool.",
-        "guardrail_required": "The endpoint does not support the team's blocking guardrail.",
-        "access_program_not_granted": "The team is not part of the access program.",
-    }
+
+
+TeamSuspended = _coded(Forbidden, "team_suspended", "The team of this API key is suspended.")
+AddressNotAllowed = _coded(Forbidden, "ip_not_allowed", "This API key may not be used from your IP address.")
+ToolNotAllowed = _coded(Forbidden, "tool_not_allowed", "The team or the API key may not use this tool.")
+GuardrailRequired = _coded(
+    Forbidden, "guardrail_required", "The endpoint does not support the team's blocking guardrail."
+)
+AccessProgramNotGranted = _coded(Forbidden, "access_program_not_granted", "The team is not part of the access program.")
 
 
 class NotFound(ApiError):
     """Not found."""
 
     status = 404
-    codes = {"model_not_found": "The model does not exist."}
+
+
+UnknownModel = _coded(NotFound, "model_not_found", "The model does not exist.")
 
 
 class MethodNotAllowed(ApiError):
@@ -613,7 +447,13 @@ class RateLimited(ApiError):
     status = 429
     type = "rate_limit_error"
     default_code = "rate_limit_exceeded"
-    codes = {"slow_down": "The key has too many requests open, or too many are waiting on a WebSocket connection."}
+
+
+TooManyOpenRequests = _coded(
+    RateLimited,
+    "slow_down",
+    "The key has too many requests open, or too many are waiting on a WebSocket connection.",
+)
 
 
 class LimitReached(RateLimited):
@@ -678,25 +518,23 @@ class Overloaded(ApiError):
     status = 503
     type = "service_unavailable_error"
     default_code = "server_is_overloaded"
-    codes = {"server_error": "The model's server cannot be reached or does not answer in time."}
 
 
-class ShuttingDown(Overloaded):
-    """The server is shutting down. Please try again: another one will answer."""
+UpstreamUnavailable = _coded(
+    Overloaded, "server_error", "The model's server cannot be reached or does not answer in time."
+)
 
-    default_code = "server_is_shutting_down"
-
-
-class LimitsUnavailable(Overloaded):
-    """Limits cannot be checked at the moment. Please try again in a few seconds."""
-
-    default_code = "limits_unavailable"
-
-
-class DatabaseUnavailable(Overloaded):
-    """The database is not available at the moment. Please try again in a few seconds."""
-
-    default_code = "database_unavailable"
+ShuttingDown = _coded(
+    Overloaded, "server_is_shutting_down", "The server is shutting down. Please try again: another one will answer."
+)
+LimitsUnavailable = _coded(
+    Overloaded, "limits_unavailable", "Limits cannot be checked at the moment. Please try again in a few seconds."
+)
+DatabaseUnavailable = _coded(
+    Overloaded,
+    "database_unavailable",
+    "The database is not available at the moment. Please try again in a few seconds.",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -714,6 +552,29 @@ class Failure:
     status: int = 500
     headers: Mapping[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, error: ApiError, *, general: str = "", status: int | None = None) -> "Failure":
+        """Return a failure with what an error says; `status` is another status for JSON requests."""
+        return cls(
+            code=error.code or "server_error",
+            message=error.message,
+            general=general,
+            param=error.param,
+            status=status or error.status,
+            headers=error.headers,
+        )
+
+    @classmethod
+    def of_refusal(cls, error: ApiError) -> "Failure":
+        """Return the failure of a call that was refused, with one of the codes that `response.error` may have."""
+        kinds: dict[type[ApiError], type[ApiError]] = {
+            Overloaded: Overloaded,
+            InsufficientQuota: InsufficientQuota,
+            PriceUnknown: InvalidPrompt,
+        }
+        kind = next((kind for refused, kind in kinds.items() if isinstance(error, refused)), RateLimited)
+        return replace(cls.of(error), code=kind.default_code or "server_error")
+
     def as_api_error(self) -> ApiError:
         """Return the failure as an API error, for requests whose response has not begun."""
         for connector in (ExternalConnectorError, McpServerUnauthorized, McpServerForbidden):
@@ -730,25 +591,15 @@ class Failure:
         return kind(self.message, param=self.param, code=self.code, headers=self.headers)
 
 
-SHUTTING_DOWN = Failure(
-    code="server_error",
-    message="The server is shutting down. Please try again: another one will answer.",
-    status=503,
-    headers=retry_headers(1),
-)
+SHUTTING_DOWN = Failure.of(UpstreamUnavailable(ShuttingDown.__doc__, headers=retry_headers(1)))
 """Reason why a run failed that its process could neither finish in time nor hand over."""
 
 
-DATABASE_LOST = Failure(
-    code="server_error",
-    message="The database is not available at the moment. Please try again in a few seconds.",
-    status=503,
-    headers=retry_headers(2),
-)
+DATABASE_LOST = Failure.of(UpstreamUnavailable(DatabaseUnavailable.__doc__, headers=retry_headers(2)))
 """Reason why a run failed whose process has lost the database."""
 
 
-def shutting_down() -> ShuttingDown:
+def shutting_down() -> Overloaded:
     """Return the error of a request that this process does not serve any more."""
     return ShuttingDown(headers=dict(SHUTTING_DOWN.headers))
 

@@ -15,7 +15,7 @@ from core.errors import (
     InvalidStreamId,
     InvalidType,
     Overloaded,
-    RateLimited,
+    TooManyOpenRequests,
     TooManyStreams,
     retry_headers,
     shutting_down,
@@ -87,9 +87,8 @@ class SocketStreams:
         stream = self._stream(stream_id)
         # Clients can send faster than models answer, and waiting requests are held in memory.
         if self._waiting >= MAX_WAITING or self._waiting_bytes + request.size > self._max_waiting_bytes:
-            raise RateLimited(
-                "Too many requests are waiting on this connection. Wait until some of them have completed.",
-                code="slow_down",
+            raise TooManyOpenRequests(
+                "Too many requests are waiting on this connection. Wait until some of them have completed."
             )
         if request.reservation is None:
             # Many small ones take as much memory as a large one.

@@ -23,12 +23,12 @@ from core.admission import open_requests
 from core.admission.overload import admission
 from core.errors import (
     ApiError,
-    BadRequest,
     ConnectionExpired,
     InvalidType,
     InvalidValue,
     MissingParameter,
     NotFound,
+    Overloaded,
     ServerError,
     ShuttingDown,
     SteeringNotSupported,
@@ -212,7 +212,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
 
     async def _handle(self, text_data: str | None, reservation: Reservation | None) -> None:
         if text_data is None:
-            raise BadRequest("Expected a text frame with a JSON object, but got a binary frame.", code="invalid_type")
+            raise InvalidType(None, expected="a text frame with a JSON object", got="a binary frame")
         raw = text_data.encode()
         note_size(len(raw))
         event = await off_loop(partial(parse_json, raw))
@@ -353,7 +353,7 @@ async def shut_down() -> None:
     await asyncio.gather(*(each.shut_down() for each in _open), return_exceptions=True)
 
 
-def shutting_down_while_running(response_id: str | None) -> ShuttingDown:
+def shutting_down_while_running(response_id: str | None) -> Overloaded:
     """Return the error of a response that another process continues."""
     return ShuttingDown(
         f"The server is shutting down, and another one continues the response. Read on with GET /v1/responses/"

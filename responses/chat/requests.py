@@ -13,6 +13,7 @@ from pydantic import Discriminator, Field, Tag, ValidationError
 from conversations.items import MAX_ITEMS, by_type
 from core.errors import (
     BadRequest,
+    InvalidJsonSchema,
     InvalidValue,
     ModelNotFound,
     UnknownParameter,
@@ -445,8 +446,7 @@ def _check_combinations(body: CreateChatCompletion) -> None:
         named = body.response_format.json_schema
         # No completion could ever conform to an invalid schema.
         if (problem := schema_defect(named.definition)) is not None:
-            raise BadRequest(
+            raise InvalidJsonSchema(
                 f"Invalid schema for response_format '{named.name}': {problem}.",
                 param="response_format.json_schema.schema",
-                code="invalid_json_schema",
             )

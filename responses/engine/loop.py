@@ -13,7 +13,7 @@ from typing import assert_never
 
 from conversations.items import plain_text, project
 from core.clock import unix
-from core.errors import Failure
+from core.errors import Failure, UpstreamError
 from responses.engine import citation_markers, turn_request
 from responses.engine.calls import dispatch
 from responses.engine.calls.dispatch import ClassifiedCalls
@@ -143,7 +143,7 @@ class Run:
                 if (call := self._hosted.unrepeatable_call()) is None:
                     return Action.RUN_CALLS
                 message = f"The call of '{call.name}' was interrupted, and its tool is not known to be repeatable."
-                return self._end(failed(Failure(code="server_error", message=message)))
+                return self._end(failed(Failure.of(UpstreamError(message))))
             case Action.RUN_CALLS:
                 if self._state.awaits_client:
                     # The response is complete for us: the client sends outputs or approvals in its next request.

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from core.errors import Failure
+from core.errors import Failure, UpstreamError
 from responses.engine import turn_request
 from responses.engine.calls.dispatch import ClassifiedCalls, classify
 from responses.engine.calls.toolbox import Toolbox
@@ -108,7 +108,7 @@ class TurnEvaluator:
         return None if called else "The model did not call a tool, as `tool_choice` requires."
 
     def _reject(self, defect: str, result: TurnResult, gate: Gate | None) -> RetryTurn | FailRun:
-        failure = Failure(code="server_error", message=defect)
+        failure = Failure.of(UpstreamError(defect))
         shown = len(result.items) if gate is None else gate.shown
         # Text that was already streamed cannot be taken back, so there is nothing to retry.
         if any(item["type"] != "reasoning" for item in result.items[:shown]):
@@ -134,12 +134,12 @@ class TurnEvaluator:
         # Guarantees that every run ends: it has a maximum number of turns, and few of them may be unproductive.
         if self._is_last_turn:
             message = f"The response exceeded the limit of {self.context.max_turns} turns."
-            return FailRun(Failure(code="server_error", message=message))
+            return FailRun(Failure.of(UpstreamError(message)))
         if not calls.makes_progress and self.state.unproductive_turns >= _MAX_UNPRODUCTIVE_TURNS:
             _, _, reason = calls.refused[0]
             message = f"The model repeatedly made invalid tool calls: {reason.removeprefix('error: ')}"
             unseen = result.items[gate.shown :] if gate is not None else []
-            return FailRun(Failure(code="server_error", message=message), DiscardedTurn(defect=reason, items=unseen))
+            return FailRun(Failure.of(UpstreamError(message)), DiscardedTurn(defect=reason, items=unseen))
         return None
 
     @property

@@ -15,7 +15,7 @@ from django.db.models.functions import Least
 from conversations import access as conversation_access
 from conversations.models import Conversation, Placement
 from conversations.services import remove_unplaced
-from core.errors import BadRequest, Failure
+from core.errors import BadRequest, Failure, ServerError
 from core.work.leases import expired_before
 from core.work.notifications import notify_from_thread
 from responses.engine.events.response_body import Ending, failed
@@ -28,9 +28,8 @@ from tenants import scope
 from tenants.audit import audit
 from tenants.principal import Principal
 
-_ENDED_BY_OPERATOR = Failure(
-    code="server_error",
-    message="This response was ended by an operator. The output contains what was finished before.",
+_ENDED_BY_OPERATOR = Failure.of(
+    ServerError("This response was ended by an operator. The output contains what was finished before.")
 )
 
 

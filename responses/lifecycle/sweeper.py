@@ -14,7 +14,7 @@ from django.db import connection
 from django.db.models import Min, Q
 
 from core.clock import now
-from core.errors import Failure
+from core.errors import Failure, ServerError
 from core.ids import Prefix, lowest_id
 from core.telemetry import metrics
 from core.work.leases import expired_before, has_expired, is_free, lock, take
@@ -27,21 +27,22 @@ from tenants.models import Team
 
 logger = logging.getLogger(__name__)
 _BATCH_SIZE = 100
-_PROCESS_DIED = Failure(
-    code="server_error",
-    message="The server that was running this response stopped. The output contains what was finished before.",
+_PROCESS_DIED = Failure.of(
+    ServerError("The server that was running this response stopped. The output contains what was finished before.")
 )
 
-_NO_ATTEMPTS_LEFT = Failure(
-    code="server_error",
-    message="Every server that tried to run this response stopped, and there are no attempts left. "
-    "The output contains what was finished before.",
+_NO_ATTEMPTS_LEFT = Failure.of(
+    ServerError(
+        "Every server that tried to run this response stopped, and there are no attempts left. "
+        "The output contains what was finished before."
+    )
 )
 
-_ENDS_ITS_PROCESS = Failure(
-    code="server_error",
-    message="The response ended the process that ran it, and then another one that ran nothing else. It is not tried "
-    "again. The output contains what was finished before.",
+_ENDS_ITS_PROCESS = Failure.of(
+    ServerError(
+        "The response ended the process that ran it, and then another one that ran nothing else. It is not tried "
+        "again. The output contains what was finished before."
+    )
 )
 
 

@@ -14,7 +14,15 @@ from typing_extensions import override
 from core.clock import shared_now
 from core.compute.pool import of_team
 from core.db.db_threads import in_db_thread
-from core.errors import ApiError, Failure, LimitsUnavailable, PriceUnknown, RateLimited, RequestTooLargeForLimit
+from core.errors import (
+    ApiError,
+    Failure,
+    LimitsUnavailable,
+    PriceUnknown,
+    RateLimited,
+    RequestTooLargeForLimit,
+    ServerError,
+)
 from core.load.draining import BEAT_SECONDS, surplus
 from core.load.load_limit import LoadLimit
 from core.telemetry import telemetry_names, tracing
@@ -189,7 +197,7 @@ async def _admit(claim: Claim, resumed: ResumedRun) -> bool:
         await reservation.take(resumed.run.next_request())
         await reservation.start()
     except (RequestTooLargeForLimit, PriceUnknown) as never:
-        failure = Failure(code="rate_limit_exceeded", message=never.message, status=never.status)
+        failure = Failure.of(RateLimited(never.message), status=never.status)
         await in_db_thread(partial(_end, claim, resumed, failure))
         return False
     except (RateLimited, LimitsUnavailable) as refused:
@@ -234,7 +242,7 @@ def _load(claimed: Claim, queued: QueuedRun | None = None) -> ResumedRun | None:
         # The key was revoked, or the model or its upstream was deleted while the response was queued.
         with scope.team(claimed.team_id):
             resumed = resume.load(response_id=response.pk, lease_token=claimed.token, died=claimed.has_expired)
-        resumed.end(failed(Failure(code="server_error", message=error.message)))
+        resumed.end(failed(Failure.of(ServerError(error.message))))
         return None
     checks = moderation.restore_checks(response, principal)
     account = UsageAccount(

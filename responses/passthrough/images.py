@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from core.errors import Failure, ModelNotFound, UnsupportedValue
+from core.errors import Failure, ModelNotFound, UnsupportedValue, UpstreamError
 from core.ids import new_id
 from responses.engine.compaction.token_estimate import tokens
 from responses.engine.converter.base import reported_usage
@@ -37,7 +37,7 @@ UNCONFIGURED = (
     "no image model is configured for you. Set 'model', or ask the operator to set the team's image model in the admin "
     "or IMAGE_MODEL in the server's configuration."
 )
-_NO_IMAGE = Failure(code="server_error", message="The upstream of the image model returned no image.")
+_NO_IMAGE = Failure.of(UpstreamError("The upstream of the image model returned no image."))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from core import clock
 from core.db import wait_limit
 from core.db.db_threads import in_db_thread
-from core.errors import Failure, NotFound
+from core.errors import Failure, UnknownModel, UpstreamError
 from responses.engine.events.types import Body
 from responses.providers.clients import UpstreamFailed, get, read_bytes
 from responses.providers.event_stream import check_object, decode
@@ -29,7 +29,7 @@ _MAX_BYTES = 4 * 1024 * 1024
 _MAX_MODELS = 2000
 _MAX_NAME = 200
 _MAX_LISTS = 1000
-_TOO_LARGE = Failure(code="server_error", message="The model's server sent too much.")
+_TOO_LARGE = Failure.of(UpstreamError("The model's server sent too much."))
 
 Models = Mapping[str, int | None]
 """Names of models, each with its Unix time of creation where it is known."""
@@ -130,7 +130,7 @@ async def retrieve_model(caller: Principal, name: str) -> Body:
         # Some servers have more models than they list, such as dated or fine-tuned ones.
         if not wildcard.upstream_model and await _exists(wildcard.upstream, name):
             return _public(wildcard, name, None)
-    raise NotFound(f"The model '{name}' does not exist.", param="model", code="model_not_found")
+    raise UnknownModel(f"The model '{name}' does not exist.", param="model")
 
 
 async def _names(wildcard: Wildcard) -> Models | None:

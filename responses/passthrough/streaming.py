@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from core.errors import Failure
+from core.errors import Failure, UpstreamError
 from core.ids import new_id
 from responses.engine.converter.chat import Chunk
 from responses.engine.events.types import DONE_FRAME
@@ -27,7 +27,7 @@ from tenants.directory import Route
 from tenants.prices import Maxima
 from tenants.principal import Principal
 
-_PAGE = Failure(code="server_error", message="The model's server sent a page instead of an answer.")
+_PAGE = Failure.of(UpstreamError("The model's server sent a page instead of an answer."))
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 

@@ -29,7 +29,7 @@ from opentelemetry.trace import Span
 from core import basic_auth
 from core.admission.overload import admission
 from core.clock import now
-from core.errors import Failure, ModelNotFound
+from core.errors import Failure, ModelNotFound, UpstreamError, UpstreamUnavailable
 from core.json import large_json
 from core.json.large_work import off_loop
 from core.redaction import redact
@@ -365,21 +365,19 @@ async def read_piece(answer: Answer) -> bytes:
         return await answer.read()
     except AnswerStalled as error:
         raise UpstreamFailed(
-            Failure(code="server_error", message="The model's server stopped responding in the middle of its answer.")
+            Failure.of(UpstreamError("The model's server stopped responding in the middle of its answer."))
         ) from error
     except AnswerTooSlow as error:
         raise UpstreamFailed(
-            Failure(code="server_error", message="The model's server did not complete its answer in time.")
+            Failure.of(UpstreamError("The model's server did not complete its answer in time."))
         ) from error
     except AnswerTooLarge as error:
         raise UpstreamFailed(
-            Failure(code="server_error", message="The model's server sent more than an answer may contain.")
+            Failure.of(UpstreamError("The model's server sent more than an answer may contain."))
         ) from error
     except AnswerBroken as error:
         raise UpstreamFailed(
-            Failure(
-                code="server_error", message="The connection to the model's server broke in the middle of its answer."
-            )
+            Failure.of(UpstreamError("The connection to the model's server broke in the middle of its answer."))
         ) from error
 
 
@@ -395,8 +393,8 @@ def to_failure(error: RequestFailed) -> Failure:
         case ErrorStatus(status=status, body=body, headers=headers):
             return failure_from_status(status, body, headers=headers)
         case NoAnswer():
-            return Failure(code="server_error", message="The model's server did not answer in time.", status=503)
-    return Failure(code="server_error", message="The model's server could not be reached.", status=503)
+            return Failure.of(UpstreamUnavailable("The model's server did not answer in time."))
+    return Failure.of(UpstreamUnavailable("The model's server could not be reached."))
 
 
 def for_client(route: Route, failure: Failure) -> Failure:

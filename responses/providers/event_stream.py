@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from core.errors import Failure
+from core.errors import Failure, UpstreamError
 from core.json import lenient_json
 from core.json.storable_json import is_too_deep, without_nul
 from responses.providers.clients import UpstreamFailed, read_bytes
@@ -20,8 +20,8 @@ Check = Callable[[object, bytes], Chunk]
 DONE = b"[DONE]"
 MAX_EVENT_BYTES = 64 * 1024 * 1024
 """Largest event. Images are the largest ones that servers send."""
-_TOO_LARGE = Failure(code="server_error", message="The model's server sent an event that is too large.")
-_NO_JSON = Failure(code="server_error", message="The model's server sent something that is not JSON.")
+_TOO_LARGE = Failure.of(UpstreamError("The model's server sent an event that is too large."))
+_NO_JSON = Failure.of(UpstreamError("The model's server sent something that is not JSON."))
 _BOM = b"\xef\xbb\xbf"
 # Comments that some servers send as data, to keep the connection alive: "ping", "[PING]", ": OPENROUTER PROCESSING".
 _KEEP_ALIVE = re.compile(
@@ -38,13 +38,9 @@ def check_object(parsed: object, data: bytes) -> Chunk:
         _raise_error(parsed[0])
         parsed = parsed[0] if len(parsed) == 1 else parsed
     if not isinstance(parsed, dict):
-        raise UpstreamFailed(
-            Failure(code="server_error", message="The model's server sent something that is not a JSON object.")
-        )
+        raise UpstreamFailed(Failure.of(UpstreamError("The model's server sent something that is not a JSON object.")))
     if is_too_deep(parsed, data):
-        raise UpstreamFailed(
-            Failure(code="server_error", message="The model's server sent something that is nested too deeply.")
-        )
+        raise UpstreamFailed(Failure.of(UpstreamError("The model's server sent something that is nested too deeply.")))
     return without_nul(parsed) if b"\\u0000" in data else parsed
 
 

@@ -14,7 +14,19 @@ import httpx2
 import orjson
 import regex
 
-from core.errors import FINAL, UPSTREAM_REJECTIONS, ContentFlagged, ContextTooLong, Failure, ModelNotFound
+from core.errors import (
+    FINAL,
+    UPSTREAM_REJECTIONS,
+    ApiError,
+    ContentFlagged,
+    ContextTooLong,
+    Failure,
+    ModelNotFound,
+    Overloaded,
+    RateLimited,
+    RequestRejected,
+    UpstreamError,
+)
 
 # Of a message that contains an upstream's text.
 MAX_MESSAGE = 550
@@ -330,7 +342,7 @@ def failure_from_error(error: object) -> Failure:
     failure = _failure(report, report.status)
     if failure.code != "server_error" or _kind(report, report.status) is not _Kind.SERVER:
         return failure
-    return _quoting(failure.message, _without_addresses(report.message), code=failure.code, status=failure.status)
+    return _quoting(UpstreamError, failure.message, _without_addresses(report.message))
 
 
 def _without_addresses(text: str) -> str:
@@ -378,33 +390,34 @@ def _failure(report: ErrorReport, status: int | None, *, headers: Mapping[str, s
         case _Kind.QUOTA:
             # That of this platform's account, not of the client: only an operator can do something about it.
             text = "The platform's quota with the model provider is exhausted."
-            return Failure(code="rate_limit_exceeded", message=text, status=429, headers=FINAL)
+            return Failure.of(RateLimited(text, headers=FINAL))
         case _Kind.RATE_LIMIT:
             text = "The model's server is receiving too many requests. Please retry."
-            return Failure(code="rate_limit_exceeded", message=text, status=429, headers=wait)
+            return Failure.of(RateLimited(text, headers=wait))
         case _Kind.CREDENTIALS:
             # A misconfiguration of this platform, hence not a 401 for the client.
-            return Failure(code="server_error", message="The model's server rejected this platform's credentials.")
+            return Failure.of(UpstreamError("The model's server rejected this platform's credentials."))
         case _Kind.MODEL:
             text = "The requested model does not exist."
-            return Failure(code=ModelNotFound.default_code, message=text, param="model", status=400)
+            return Failure.of(RequestRejected(text, param="model", code=ModelNotFound.default_code))
         case _Kind.CONTEXT:
             text = "The input is too long for the model."
-            return _quoting(text, report.message, code=ContextTooLong.default_code, param=ContextTooLong.default_param)
+            return _quoting(ContextTooLong, text, report.message)
         case _Kind.CONTENT:
-            return _quoting(_REJECTED, report.message, code=ContentFlagged.default_code)
+            return _quoting(ContentFlagged, _REJECTED, report.message)
         case _Kind.REJECTED:
             code = next((_CODES[name] for name in map(_squashed, report.names) if name in _CODES), "invalid_prompt")
-            return _quoting(_REJECTED if report.message else "The request was rejected.", report.message, code=code)
+            general = _REJECTED if report.message else "The request was rejected."
+            return _quoting(RequestRejected, general, report.message, code=code)
         case _Kind.OVERLOADED:
             text = "The model's server is overloaded."
-            return Failure(code="server_is_overloaded", message=text, status=503, headers=wait)
+            return Failure.of(Overloaded(text, headers=wait))
         case _Kind.SERVER:
             code = next((name for name in report.names if _CODE.fullmatch(name)), "")
             shown = code if status is None else f"HTTP {status}"
-            return Failure(code="server_error", message=f"The model's server failed{f' ({shown})' if shown else ''}.")
+            return Failure.of(UpstreamError(f"The model's server failed{f' ({shown})' if shown else ''}."))
 
 
-def _quoting(general: str, text: str, *, code: str, param: str | None = None, status: int = 400) -> Failure:
+def _quoting(kind: type[ApiError], general: str, text: str, *, code: str | None = None) -> Failure:
     message = f"{general.removesuffix('.')}: {text}" if text else general
-    return Failure(code=code, message=message, general=general if text else "", param=param, status=status)
+    return Failure.of(kind(message, code=code), general=general if text else "")

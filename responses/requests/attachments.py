@@ -29,6 +29,7 @@ from core.db.db_threads import in_db_thread
 from core.egress import Fetched
 from core.errors import (
     ApiError,
+    ArrayTooLong,
     EgressFailed,
     EgressRefused,
     EmptyImage,
@@ -39,7 +40,6 @@ from core.errors import (
     InvalidBase64Image,
     InvalidFile,
     InvalidImageUrl,
-    LimitExceeded,
     NotFound,
     UnsupportedImageType,
     UnsupportedValue,
@@ -154,11 +154,10 @@ def _check_count(own: RequestParts, can: Capabilities) -> None:
             read.setdefault(attachment_key(part), param)
     if len(read) > MAX_READ:
         param = list(read.values())[MAX_READ]
-        raise LimitExceeded(
+        raise ArrayTooLong(
             f"Invalid '{param}': too many files and images to read. Expected at most {MAX_READ} of them in a request, "
             f"but got {len(read)} instead.",
             param=param,
-            code="array_above_max_length",
         )
 
 

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from conversations.items import MAX_TEXT, AssistantMessage, InputMessage, InputPart, InputText
 from core.db.db_threads import in_db_thread
-from core.errors import BadRequest, InvalidType, MissingParameter, UnknownParameter, UnsupportedParameter
+from core.errors import InvalidType, InvalidValue, MissingParameter, UnknownParameter, UnsupportedParameter
 from core.http.validation import validate
 from core.http.wire import Wire
 from responses.models import PromptTemplate, PromptVersion
@@ -160,10 +160,8 @@ def parse_prompt_content(values: dict[str, Any]) -> PromptContent:
     parse_create({**content.parameters, "model": "any", "input": "any"})
     for tool in content.parameters.get("tools") or ():
         if any(tool.get(name) for name in _SECRET):
-            raise BadRequest(
-                "A prompt cannot store secrets. Send the authorization of tools with each request.",
-                param="tools",
-                code="invalid_value",
+            raise InvalidValue(
+                "A prompt cannot store secrets. Send the authorization of tools with each request.", param="tools"
             )
     return content
 

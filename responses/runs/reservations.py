@@ -24,16 +24,7 @@ from django.db.models import Q
 from core.db import wait_limit
 from core.db.db_threads import in_db_thread
 from core.db.statement_pipeline import Statement
-from core.errors import (
-    ApiError,
-    Failure,
-    InsufficientQuota,
-    LimitReached,
-    LimitsUnavailable,
-    Overloaded,
-    PriceUnknown,
-    RateLimited,
-)
+from core.errors import ApiError, Failure, LimitReached, LimitsUnavailable, RateLimited
 from core.http import response_headers
 from core.process_name import process_name
 from core.work.leases import lease_until
@@ -707,17 +698,7 @@ class _LimitedTurn:
         try:
             request = await self._reservation.begin_call(self._request)
         except ApiError as error:
-            # Refused calls of runs have the codes that `response.error` may have.
-            code = "rate_limit_exceeded"
-            if isinstance(error, Overloaded):
-                code = "server_is_overloaded"
-            elif isinstance(error, InsufficientQuota):
-                code = "insufficient_quota"
-            elif isinstance(error, PriceUnknown):
-                code = "invalid_prompt"
-            self._failure = Failure(
-                code=code, message=error.message, param=error.param, status=error.status, headers=error.headers
-            )
+            self._failure = Failure.of_refusal(error)
             return
         self._stream = self._model.open(request)
         async with aclosing(self._stream.events()) as reads:

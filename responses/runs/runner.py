@@ -20,7 +20,7 @@ from core.clock import shared_now
 from core.db import wait_limit
 from core.db.database import is_unavailable
 from core.db.db_threads import in_db_thread
-from core.errors import DATABASE_LOST, FINAL, SHUTTING_DOWN, Failure
+from core.errors import DATABASE_LOST, FINAL, SHUTTING_DOWN, Failure, ServerError
 from core.load.draining import BEAT_SECONDS, ConnectionCut, surplus
 from core.process_name import process_name
 from core.telemetry import metrics
@@ -62,10 +62,10 @@ _POLL_SECONDS, _NOTIFIED_POLL_SECONDS = 0.5, 3.0
 _NOTIFY_SECONDS = 0.03
 # Without a step for this long, a run waits: chunks and tool calls of active runs follow each other faster.
 _WAITS_AFTER_SECONDS = 0.25
-_INTERNAL_ERROR = Failure(code="server_error", message="The server had an error while processing your request.")
+_INTERNAL_ERROR = Failure.of(ServerError("The server had an error while processing your request."))
 _CANCELLED = Ending(status="cancelled")
 # Most of them were cancelled or deleted, which a repeated request would undo.
-_ENDED_ELSEWHERE = Failure(code="server_error", message="The run was ended by another process.", headers=FINAL)
+_ENDED_ELSEWHERE = Failure.of(ServerError("The run was ended by another process.", headers=FINAL))
 
 
 class StreamFormat(Protocol):

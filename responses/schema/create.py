@@ -11,8 +11,7 @@ from pydantic import Field, Tag, ValidationError
 
 from conversations.items import MAX_ITEMS, CompactionTrigger, Includable, InputItem, StoredItem
 from core.errors import (
-    BadRequest,
-    Forbidden,
+    AccessProgramNotGranted,
     InvalidType,
     InvalidValue,
     MissingParameter,
@@ -179,7 +178,7 @@ def parse_create(values: dict[str, Any]) -> CreateResponse:
     # Without own input there must be some other source of context.
     elsewhere = {"previous_response_id", "conversation", "prompt"} & sent.keys() or sent.get("previous_input_messages")
     if sent["input"] in ("", []) and not elsewhere:
-        raise BadRequest(_EMPTY_INPUT, code="missing_required_parameter", param="input")
+        raise MissingParameter("input", message=_EMPTY_INPUT)
     try:
         body = validate_without_nulls(CreateResponse, sent)
     except ValidationError as error:
@@ -283,8 +282,7 @@ def _refuse_unsupported_values(body: CreateResponse) -> None:
     if body.image and body.image.context_compression == "enabled":
         raise UnsupportedValue("Image compression is not supported by this server.", param="image.context_compression")
     if body.access_programs and body.access_programs.cyber not in {None, "standard"}:
-        raise Forbidden(
+        raise AccessProgramNotGranted(
             f"This team is not part of the access program '{body.access_programs.cyber}'.",
             param="access_programs.cyber",
-            code="access_program_not_granted",
         )

@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from conversations.items import MAX_ITEMS, MAX_TEXT, ConfigurationUpdate, InputPart, by_type, reject_additional_fields
-from core.errors import BadRequest
+from core.errors import InvalidJsonSchema
 from core.http.nulls import validate_without_nulls
 from core.http.validation import TAG, ConversationId, PromptId, ResponseId, Schema, first_defect, string_or
 from core.http.wire import Wire
@@ -208,9 +208,7 @@ def check_schema(given: JsonSchemaFormat, *, param: str = "text.format.schema") 
     """Raise BadRequest for an invalid JSON Schema, which no output could match."""
     # Checked here: otherwise an upstream would reject it later, with its own message.
     if (wrong := schema_defect(given.json_schema)) is not None:
-        raise BadRequest(
-            f"Invalid schema for response_format '{given.name}': {wrong}.", param=param, code="invalid_json_schema"
-        )
+        raise InvalidJsonSchema(f"Invalid schema for response_format '{given.name}': {wrong}.", param=param)
 
 
 class ReasoningUpdate(Wire):

@@ -13,7 +13,7 @@ from pydantic_core import CoreSchema
 from typing_extensions import override
 
 from conversations.items import AdditionalTools, LocalSkill, ToolSearchOutput, by_type
-from core.errors import BadRequest, InvalidValue, UnsupportedValue
+from core.errors import BadRequest, InvalidFunctionParameters, InvalidValue, UnsupportedValue
 from core.http.nulls import validate_without_nulls
 from core.http.validation import TAG, first_defect, path
 from core.http.wire import Wire
@@ -390,10 +390,9 @@ def check_tools(tools: Sequence[Any], *, param: str) -> None:
                 param=f"{where}.allowed_callers",
             )
         if isinstance(tool, FunctionToolParam) and (wrong := _parameters_defect(tool.parameters or {})) is not None:
-            raise BadRequest(
+            raise InvalidFunctionParameters(
                 f"Invalid schema for function '{tool.name}': {wrong}.",
                 param=f"{where}.parameters",
-                code="invalid_function_parameters",
             )
         # Without a search the model could never learn of a deferred tool.
         if param == "tools" and getattr(tool, "defer_loading", None) and not has_search:

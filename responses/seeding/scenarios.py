@@ -19,7 +19,7 @@ at the beginning and at the end, and `output` is what the model reads. A call th
 
 from typing import Any, NamedTuple
 
-from core.errors import Failure
+from core.errors import Failure, InvalidPrompt, RateLimited, UpstreamError
 from responses.engine.calls.client_tools import upstream_name
 from responses.seeding.texts import TEXTS, Between, OneOf
 
@@ -55,10 +55,10 @@ _TRIP = {
     "additionalProperties": False,
 }
 _FAILURES = (
-    Failure(code="rate_limit_exceeded", message="The model's server has too many requests right now.", status=429),
-    Failure(code="server_error", message="The model's server answered with status 502: upstream connect error."),
-    Failure(code="server_error", message="The model's server ended its answer too early."),
-    Failure(code="invalid_prompt", message="The model's server refused the request: image too large.", status=400),
+    Failure.of(RateLimited("The model's server has too many requests right now.")),
+    Failure.of(UpstreamError("The model's server answered with status 502: upstream connect error.")),
+    Failure.of(UpstreamError("The model's server ended its answer too early.")),
+    Failure.of(InvalidPrompt("The model's server refused the request: image too large.")),
 )
 
 

@@ -7,7 +7,7 @@ from django.db import transaction
 
 from conversations.items import McpApprovalRequest, McpApprovalResponse, McpCall, StoredItem
 from core.clock import now
-from core.errors import BadRequest, InvalidValue, NotFound
+from core.errors import InvalidValue, NotFound
 from responses.engine.calls.client_tools import upstream_name
 from responses.engine.calls.outcomes import request_digest
 from responses.engine.turn import Call
@@ -97,10 +97,8 @@ def record_answers(*, team_id: str, response_id: str, answers: Sequence[Approval
                 raise NotFound(f"Approval request with id '{answer.request_id}' not found.", param="input")
             # A client may edit the item it sends back. Only the call that was shown to the user may be approved.
             if row.request != request_digest(answer.request.wire()):
-                raise BadRequest(
-                    f"Approval request '{answer.request_id}' does not match the one that was issued.",
-                    code="invalid_value",
-                    param="input",
+                raise InvalidValue(
+                    f"Approval request '{answer.request_id}' does not match the one that was issued.", param="input"
                 )
             # Sending a denial again changes nothing, so clients may keep it in their context.
             if answer.approve or row.state != ApprovalState.DENIED:
@@ -110,9 +108,7 @@ def record_answers(*, team_id: str, response_id: str, answers: Sequence[Approval
             asked = Approval.objects.filter(pk=row.pk, state=ApprovalState.ASKED)
             # The filter on the state decides races: only one of two concurrent answers updates the row.
             if asked.update(state=state, answered_at=now(), answered_in=response_id) != 1:
-                raise BadRequest(
-                    f"Approval request '{row.pk}' has already been answered.", code="invalid_value", param="input"
-                )
+                raise InvalidValue(f"Approval request '{row.pk}' has already been answered.", param="input")
     return ApprovalOutcome(
         granted=[
             GrantedApproval(request=answer.request, request_id=row.pk, definition=row.definition)

@@ -15,7 +15,7 @@ from django.http import QueryDict
 
 from core import periods
 from core.clock import now
-from core.errors import InvalidType, InvalidValue, LimitExceeded, MissingParameter
+from core.errors import ArrayTooLong, InvalidType, InvalidValue, MissingParameter
 from core.http.endpoints import BOOLEAN, STRING, Schema
 from core.http.query import QueryArgument, choice, integer, parameter
 from responses.usage.kinds import COSTS, UsageKind
@@ -144,10 +144,9 @@ def _values(query: QueryDict, name: str) -> list[str]:
     """Return the values of a list, each once; the SDK writes the names of lists with brackets."""
     values = [*dict.fromkeys([*query.getlist(name), *query.getlist(f"{name}[]")])]
     if len(values) > _MAX_VALUES:
-        raise LimitExceeded(
+        raise ArrayTooLong(
             f"Invalid '{name}': list too long. Expected at most {_MAX_VALUES} values.",
             param=name,
-            code="array_above_max_length",
         )
     return values
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.conf import settings
 
-from core.errors import ApiError, Failure, UnsupportedValue
+from core.errors import ApiError, Failure, RateLimited, UnsupportedValue, UpstreamError
 from responses.engine.compaction.token_estimate import tokens
 from responses.engine.turn import Usage
 from responses.models.vector_stores import VectorStore
@@ -29,7 +29,7 @@ _NO_EMBEDDING_MODEL = (
     "No embedding model is configured for vector stores. An operator can set the team's embedding model in the admin, "
     "or EMBEDDING_MODEL in the server's configuration."
 )
-_MALFORMED_ANSWER = Failure(code="server_error", message="The embedding model's server returned an invalid response.")
+_MALFORMED_ANSWER = Failure.of(UpstreamError("The embedding model's server returned an invalid response."))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ async def embed(texts: Sequence[str], *, model: str, account: UsageAccount) -> l
             size = sum(len(text.encode()) + _BYTES_OF_JSON for text in part)
             await call.reserve(partial(cost_bounds.of_text, size), input_tokens=tokens(*part), is_request=False)
         except ApiError as refused:
-            failure = Failure(code="rate_limit_exceeded", message=refused.message, status=429, headers=refused.headers)
+            failure = Failure.of(RateLimited(refused.message, headers=refused.headers))
             raise UpstreamFailed(failure) from refused
         vectors += await _call(call, part, account.object_id)
     return vectors

@@ -12,7 +12,7 @@ from django.conf import settings
 
 from core.clock import shared_now
 from core.db.db_threads import in_db_thread
-from core.errors import LimitsUnavailable, retry_headers
+from core.errors import LimitsUnavailable, Overloaded, retry_headers
 from core.ids import new_id
 from core.telemetry import metrics
 from tenants import directory
@@ -307,7 +307,7 @@ def _without_redis(plan: Plan, error: Exception) -> Grant:
     return replace(_unlimited(plan), is_open=True)
 
 
-def _unavailable(error: Exception) -> LimitsUnavailable:
+def _unavailable(error: Exception) -> Overloaded:
     _ERRORS.inc()
     logger.warning("limits cannot be checked: %s", error)
     return LimitsUnavailable(headers=retry_headers(_RETRY_SECONDS))

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from django.conf import settings
 
 from core.admission.request_bodies import REJECTED
-from core.errors import RateLimited, retry_headers
+from core.errors import RateLimited, TooManyOpenRequests, retry_headers
 from core.http.asgi import App, Receive, Scope, Send, header
 
 _RETRY_SECONDS = 1.0
@@ -23,10 +23,9 @@ def refusal(authorization: str, *, counted: int = 0) -> RateLimited | None:
     """Return the error of a request with this header if its key has too many open besides those `counted` already."""
     if not authorization or _open[hash(authorization)] - counted < settings.MAX_OPEN_REQUESTS_PER_KEY:
         return None
-    return RateLimited(
+    return TooManyOpenRequests(
         f"Your API key already has {settings.MAX_OPEN_REQUESTS_PER_KEY:,} requests and streams open on this server "
         "process, which is the maximum. Wait until some of them have ended.",
-        code="slow_down",
         headers=retry_headers(_RETRY_SECONDS),
     )
 

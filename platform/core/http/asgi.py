@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from core.db import wait_limit
 from core.db.db_threads import in_view_thread
-from core.errors import ApiError, BadRequest, NotFound, shutting_down
+from core.errors import ApiError, InvalidValue, NotFound, shutting_down
 from core.http import response_headers
 from core.http.rendering import as_api_error, error_response
 from core.ids import new_id
@@ -224,7 +224,7 @@ class ApiShell:
             check_client_request_id(scope)
             # PostgreSQL raises an error for NUL in a query's parameters. No id, name or value of ours contains one.
             if b"%00" in scope["query_string"]:
-                raise BadRequest("Invalid query: it contains a NUL character.", code="invalid_value")
+                raise InvalidValue("Invalid query: it contains a NUL character.")
             if self._is_upload(scope):
                 await self._serve_upload(scope, receive, send)
                 return
@@ -301,10 +301,9 @@ def check_client_request_id(scope: Scope) -> None:
     """Raise `BadRequest` for a header `X-Client-Request-Id` that is too long or not ASCII."""
     given = header(scope, b"x-client-request-id")
     if len(given) > _MAX_CLIENT_REQUEST_ID or not given.isascii():
-        raise BadRequest(
+        raise InvalidValue(
             f"Invalid 'X-Client-Request-Id': expected at most {_MAX_CLIENT_REQUEST_ID} ASCII characters.",
             param="X-Client-Request-Id",
-            code="invalid_value",
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.http import QueryDict
 
-from core.errors import InvalidType, InvalidValue, LimitExceeded, UnknownParameter
+from core.errors import ArrayTooLong, InvalidType, InvalidValue, LimitExceeded, UnknownParameter
 
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 # Columns have room for 19 digits, and `int` raises for some thousand.
@@ -78,11 +78,10 @@ def texts_argument(name: str, *, items: dict[str, Any] | None = None, most: int 
     def read(query: QueryDict) -> list[str]:
         texts = [*query.getlist(name), *query.getlist(f"{name}[]")]
         if len(texts) > most:
-            raise LimitExceeded(
+            raise ArrayTooLong(
                 f"Invalid '{name}': array too long. Expected an array with maximum length {most}, "
                 f"but got an array with length {len(texts)} instead.",
                 param=name,
-                code="array_above_max_length",
             )
         return texts
 

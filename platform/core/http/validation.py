@@ -14,12 +14,21 @@ from pydantic import AfterValidator, BaseModel, Discriminator, Field, Validation
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from core.errors import (
+    ArrayTooLong,
     BadRequest,
+    DecimalTooLarge,
+    DecimalTooSmall,
+    EmptyArray,
+    EmptyString,
+    IntegerTooLarge,
+    IntegerTooSmall,
     InvalidJson,
     InvalidType,
     InvalidValue,
     LimitExceeded,
     MissingParameter,
+    ObjectTooLarge,
+    StringTooLong,
     UnknownParameter,
 )
 from core.ids import Prefix, expectation
@@ -98,14 +107,12 @@ def parse_json(body: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError as broken:
         raise InvalidJson from broken
     if not isinstance(parsed, dict):
-        raise BadRequest(
-            f"Invalid body: expected a JSON object, but got {json_type(parsed)} instead.", code="invalid_type"
-        )
+        raise InvalidType(None, expected="a JSON object", got=json_type(parsed))
     if is_too_deep(parsed, body):
-        raise BadRequest(f"Invalid body: JSON is nested more than {MAX_DEPTH} levels deep.", code="invalid_value")
+        raise InvalidValue(f"Invalid body: JSON is nested more than {MAX_DEPTH} levels deep.")
     # Counting colons spares most bodies the walk. In 20 MB the count takes longer.
     if (len(body) > _COUNTED_BYTES or body.count(b":") > MAX_KEYS) and is_wider(parsed, MAX_KEYS):
-        raise BadRequest(f"Invalid body: an object has more than {MAX_KEYS} keys.", code="invalid_value")
+        raise InvalidValue(f"Invalid body: an object has more than {MAX_KEYS} keys.")
     # PostgreSQL cannot store NUL characters. They are dropped, as the API accepts them. Images have no backslash, and
     # the longer search would take 30 ms for 20 MB of base64.
     pause()
@@ -203,21 +210,21 @@ def _huge_integer(value: Any) -> int | None:
 
 def _too_small(sign: str, detail: ErrorDetails, param: str) -> BadRequest:
     number = _number(detail)
-    return LimitExceeded(
+    kind = IntegerTooSmall if number == "integer" else DecimalTooSmall
+    return kind(
         f"Invalid '{param}': {number} below minimum value. "
         f"Expected a value {sign} {_limit(detail)}, but got {detail['input']} instead.",
         param=param,
-        code="integer_below_min_value" if number == "integer" else "decimal_below_min_value",
     )
 
 
 def _too_large(sign: str, detail: ErrorDetails, param: str) -> BadRequest:
     number = _number(detail)
-    return LimitExceeded(
+    kind = IntegerTooLarge if number == "integer" else DecimalTooLarge
+    return kind(
         f"Invalid '{param}': {number} above maximum value. "
         f"Expected a value {sign} {_limit(detail)}, but got {detail['input']} instead.",
         param=param,
-        code="integer_above_max_value" if number == "integer" else "decimal_above_max_value",
     )
 
 
@@ -234,17 +241,15 @@ def _too_many(detail: ErrorDetails, param: str) -> BadRequest:
     # pydantic's `actual_length` stops counting after the first entry too many, so the input is counted.
     limit, actual = detail.get("ctx", {}).get("max_length"), len(detail["input"])
     if isinstance(detail["input"], dict):
-        return LimitExceeded(
+        return ObjectTooLarge(
             f"Invalid '{param}': too many properties. Expected an object with at most {limit} properties, "
             f"but got an object with {actual} properties instead.",
             param=param,
-            code="object_above_max_properties",
         )
-    return LimitExceeded(
+    return ArrayTooLong(
         f"Invalid '{param}': array too long. Expected an array with maximum length {limit}, "
         f"but got an array with length {actual} instead.",
         param=param,
-        code="array_above_max_length",
     )
 
 
@@ -260,26 +265,22 @@ _EXPLAINED: dict[str, Callable[[ErrorDetails, str], BadRequest]] = {
     "greater_than": partial(_too_small, ">"),
     "less_than_equal": partial(_too_large, "<="),
     "less_than": partial(_too_large, "<"),
-    "string_too_long": lambda detail, param: LimitExceeded(
+    "string_too_long": lambda detail, param: StringTooLong(
         f"Invalid '{param}': string too long. Expected a string with maximum length {_limit(detail)}, "
         f"but got a string with length {len(detail['input'])} instead.",
         param=param,
-        code="string_above_max_length",
     ),
-    "string_too_short": lambda _, param: LimitExceeded(
-        f"Invalid '{param}': empty string.", param=param, code="empty_string"
-    ),
+    "string_too_short": lambda _, param: EmptyString(f"Invalid '{param}': empty string.", param=param),
     "string_pattern_mismatch": lambda detail, param: InvalidValue(
         f"Invalid '{param}': string does not match pattern. "
         f"Expected a string that matches the pattern '{_limit(detail)}'.",
         param=param,
     ),
     "too_long": _too_many,
-    "too_short": lambda detail, param: LimitExceeded(
+    "too_short": lambda detail, param: EmptyArray(
         f"Invalid '{param}': empty array. Expected an array with minimum length "
         f"{detail.get('ctx', {}).get('min_length')}, but got an empty array instead.",
         param=param,
-        code="empty_array",
     ),
 }
 

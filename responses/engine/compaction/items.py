@@ -22,7 +22,7 @@ from conversations.items import (
     ToolSearchCall,
     readable_items,
 )
-from core.errors import InvalidEncryptedContent
+from core.errors import BadRequest, InvalidEncryptedContent
 
 # Share of the context window that triggers a compaction when the client names no threshold. The rest is room for the
 # answer and for the notes themselves.
@@ -108,7 +108,7 @@ def from_latest_compaction(items: Sequence[StoredItem], decrypt: Decrypt) -> Com
     return CompactedContext(compacted=[*_merge(found.items(), before), notes], rest=items[latest + 1 :])
 
 
-def unverified_content(name: str | None, *, param: str = "input") -> InvalidEncryptedContent:
+def unverified_content(name: str | None, *, param: str = "input") -> BadRequest:
     """Return the error for content that this server did not encrypt for this team."""
     message = f"The encrypted content for item {name or 'without an id'} could not be verified."
     return InvalidEncryptedContent(message, param=param)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from conversations.items import InputMessage, StoredItem, plain_text
-from core.errors import Failure
+from core.errors import Failure, UpstreamError
 from core.ids import new_id
 from responses.engine import turn_request
 from responses.engine.calls.toolbox import Toolbox
@@ -217,7 +217,7 @@ class Compactor:
         self.failure = result.failure
         if self.failure is None and (result.finish is Finish.LENGTH or not summary):
             message = _TRUNCATED if result.finish is Finish.LENGTH else _EMPTY
-            self.failure = Failure(code="server_error", message=message)
+            self.failure = Failure.of(UpstreamError(message))
         if self.failure is not None or cipher is None:
             state.compaction_failed = True
             return ContextCompacted(turn=self._record(result), items=[], events=[])

@@ -11,7 +11,7 @@ from typing import Any
 import regex
 from typing_extensions import override
 
-from core.errors import Failure
+from core.errors import Failure, UpstreamError
 from responses.engine.converter.base import TurnConverter, citations, later_usage, nested_usage
 from responses.engine.converter.calls import CallSegment
 from responses.engine.converter.chat_calls import CallJoiner, CallPiece, new_arguments, read_calls, split_glued
@@ -41,7 +41,7 @@ Chunk = dict[str, Any]
 
 
 def _unnamed_failure(_: object) -> Failure:
-    return Failure(code="server_error", message="The model's server failed.")
+    return Failure.of(UpstreamError("The model's server failed."))
 
 
 class ChatConverter(TurnConverter):
@@ -51,7 +51,7 @@ class ChatConverter(TurnConverter):
     inside a choice to a failure.
     """
 
-    malformed = Failure(code="server_error", message="The model's server sent something that is not a chat completion.")
+    malformed = Failure.of(UpstreamError("The model's server sent something that is not a chat completion."))
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class ChatConverter(TurnConverter):
     def _as_event(self, answer: Chunk) -> Chunk:
         choices = answer.get("choices") or []
         if not choices:
-            self.fail(Failure(code="server_error", message="The model's server sent an answer without choices."))
+            self.fail(Failure.of(UpstreamError("The model's server sent an answer without choices.")))
             return {}
         self._is_document = True
         choice = choices[0]
@@ -108,7 +108,7 @@ class ChatConverter(TurnConverter):
         if message is None and choice.get("text") is not None:
             message = {"content": choice["text"]}
         if message is None and not choice.get("finish_reason") and not choice.get("error"):
-            self.fail(Failure(code="server_error", message="The model's server sent a choice without a message."))
+            self.fail(Failure.of(UpstreamError("The model's server sent a choice without a message.")))
         return {**answer, "choices": [{**choice, "delta": message}]}
 
     @override
@@ -119,7 +119,7 @@ class ChatConverter(TurnConverter):
         if self._reported is not None:
             self.fail(self._reported)
         elif defect := self._defect(done=done or self._is_document):
-            self.fail(Failure(code="server_error", message=defect))
+            self.fail(Failure.of(UpstreamError(defect)))
         self._made = [call for call in self._made if call.name]
         if self._loose_logprobs and isinstance(self._queue.tail, MessageSegment):
             # Some upstreams send the last log probabilities without text.

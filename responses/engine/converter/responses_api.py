@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from typing_extensions import override
 
 from conversations.items import CustomToolCall, FunctionCall, from_wire
-from core.errors import Failure
+from core.errors import Failure, UpstreamError
 from core.ids import new_id
 from responses.engine.converter.base import TurnConverter, UpstreamEvent, citations, reported_usage
 from responses.engine.converter.calls import CallSegment, arguments_text
@@ -36,8 +36,8 @@ from responses.engine.converter.upstream_items import (
 from responses.engine.events.types import Body, Event
 from responses.engine.turn import Finish, Sampling
 
-_CONTRADICTED = Failure(code="server_error", message="The model's server contradicted itself in its answer.")
-_TOO_EARLY = Failure(code="server_error", message="The model's server ended its answer too early.")
+_CONTRADICTED = Failure.of(UpstreamError("The model's server contradicted itself in its answer."))
+_TOO_EARLY = Failure.of(UpstreamError("The model's server ended its answer too early."))
 _DELTAS: dict[str, PartKind] = {
     "response.output_text.delta": "output_text",
     "response.refusal.delta": "refusal",
@@ -60,7 +60,7 @@ class ResponsesConverter(TurnConverter):
     the upstream's stream to a failure.
     """
 
-    malformed = Failure(code="server_error", message="The model's server sent something that is not a Responses event.")
+    malformed = Failure.of(UpstreamError("The model's server sent something that is not a Responses event."))
 
     def __init__(
         self,
@@ -256,7 +256,7 @@ class ResponsesConverter(TurnConverter):
                 known = from_wire({**item, "id": new_id("item")})
             except ValueError:
                 message = f"The model's server sent an item of the unknown type {str(item['type'])[:60]!r}."
-                self.fail(Failure(code="server_error", message=message))
+                self.fail(Failure.of(UpstreamError(message)))
                 raise
             segment = self._segments[index] = UpstreamItem({**known.wire(), "id": new_id(known.prefix)})
             if isinstance(upstream_id := item.get("id"), str):

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 from conversations.items import project
-from core.errors import Failure
+from core.errors import Failure, ServerError
 from responses.engine import messages
 from responses.engine.compaction import token_estimate
 from responses.engine.events.types import (
@@ -99,7 +99,7 @@ def _tool_usage(output: list[Body]) -> Body | None:
     return {"image_gen": image_gen, "web_search": {"num_requests": actions.count("search")}}
 
 
-_UNKNOWN = Failure(code="server_error", message="The server had an error while processing your request.")
+_UNKNOWN = Failure.of(ServerError("The server had an error while processing your request."))
 
 
 def opening(parameters: dict[str, Any]) -> list[Event]:

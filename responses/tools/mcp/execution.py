@@ -8,7 +8,14 @@ from typing import Any
 from typing_extensions import override
 
 from conversations.items import UPSTREAM_CALL_ID
-from core.errors import ExternalConnectorError, Failure, McpServerForbidden, McpServerUnauthorized
+from core.errors import (
+    ExternalConnectorError,
+    Failure,
+    InvalidPrompt,
+    McpServerForbidden,
+    McpServerUnauthorized,
+    ServerError,
+)
 from core.ids import new_id
 from responses.engine.calls.client_tools import upstream_name
 from responses.engine.calls.item_events import after_result, before_result
@@ -94,7 +101,7 @@ class McpTools(HostedTool):
                     body = {**body, "error": _listing_error(server, failed)}
                     if not self._continues_without_servers:
                         status = failed.status if failed.status in _PASSED_ON else ExternalConnectorError.status
-                        failure = Failure(code="server_error", message=body["error"], param="tools", status=status)
+                        failure = Failure.of(ServerError(body["error"], param="tools"), status=status)
                 events = [*after_result(body, output_index=index), OutputItemDone(output_index=index, item=body)]
                 yield ToolsPrepared(events=events, items=[OutputItem(body=body)], failure=failure)
         finally:
@@ -112,7 +119,7 @@ class McpTools(HostedTool):
             case {"type": "mcp", "server_label": str() as label, "name": str() as name} if self._is_first_turn:
                 if self._catalogue.find(upstream_name(label, name)) is None:
                     message = f"Tool choice '{name}' was not found on the MCP server '{label}'."
-                    failure = Failure(code="invalid_prompt", message=message, param="tool_choice", status=400)
+                    failure = Failure.of(InvalidPrompt(message, param="tool_choice"))
         if calls or failure:
             yield ToolsPrepared(events=[], calls=calls, failure=failure)
 

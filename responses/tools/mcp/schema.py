@@ -14,10 +14,10 @@ from typing_extensions import override
 from conversations.items import origin
 from core.egress_policy import parse_url
 from core.errors import (
-    BadRequest,
     EgressRefused,
     InvalidValue,
     MissingParameter,
+    MutuallyExclusive,
     UnsupportedParameter,
     UnsupportedValue,
 )
@@ -167,11 +167,7 @@ class McpToolParam(ToolParam):
         elif self.server_url is None and self.connector_id is None:
             raise MissingParameter(f"{param}.server_url")
         elif self.server_url is not None and self.connector_id is not None:
-            raise BadRequest(
-                "Mutually exclusive parameters. Ensure you are only providing one of: 'server_url' or 'connector_id'.",
-                code="mutually_exclusive_parameters",
-                param=param,
-            )
+            raise MutuallyExclusive("server_url", "connector_id", param=param)
         # Items refer to a server by its label only.
         first = next(tool for tool in tools if tool.labels() == self.labels())
         if first is not self:
