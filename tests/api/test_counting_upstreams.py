@@ -62,7 +62,7 @@ def test_the_upstream_counts(api: Api, script: Script) -> None:
     assert count(api, script, input="abcd", instructions="Be brief.") == 1234
 
 
-def test_it_sees_what_the_model_would_see(api: Api, script: Script, how: str) -> None:
+def test_the_counting_endpoint_gets_the_input_of_the_model(api: Api, script: Script, how: str) -> None:
     script.then(counted(7))
     count(api, script, input="abcd", instructions="Be brief.", tools=[LOOK])
     body = script.bodies[0]
@@ -83,5 +83,5 @@ def test_without_its_word_there_is_an_estimate(api: Api, script: Script, answer:
     assert count(api, script, input="abcdefgh") == 2
 
 
-def test_it_is_not_asked_about_nothing(api: Api, script: Script) -> None:
+def test_an_empty_request_is_counted_without_the_upstream(api: Api, script: Script) -> None:
     assert count(api, script) == 0

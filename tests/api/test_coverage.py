@@ -75,7 +75,7 @@ def test_every_error_has_a_remedy_and_every_remedy_an_error() -> None:
     assert sorted(map(str, REMEDIES)) == sorted(str((status, code)) for status, _, code, _ in error_table())
 
 
-def test_it_has_every_parameter() -> None:
+def test_the_manual_has_every_parameter() -> None:
     assert sorted(one.name for one in PARAMETERS) == sorted(
         CreateResponse.model_fields | dict.fromkeys(schema._UNSUPPORTED)
     )
@@ -113,7 +113,7 @@ def test_what_it_calls_refused_is_refused_by_name(api: Api, script: Script, name
     assert code in UNSUPPORTED
 
 
-def test_it_has_every_tool_of_the_sdk() -> None:
+def test_the_manual_has_every_tool_of_the_sdk() -> None:
     aliases = {"web_search_2025_08_26", "web_search_preview_2025_03_11"}
     assert {one.type for one in TOOLS} == kinds(Tool) | aliases | EXTENSIONS.keys()
 
@@ -141,7 +141,7 @@ def test_every_difference_from_the_sdk_has_a_decision() -> None:
     assert (undecided(found), outdated(found)) == ([], [])
 
 
-def test_it_has_every_item() -> None:
+def test_the_manual_has_every_item() -> None:
     assert {one.type for one in ITEMS} == kinds(ResponseItem) | {"item_reference", "compaction_trigger"}
 
 

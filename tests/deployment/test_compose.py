@@ -24,7 +24,7 @@ def services() -> dict[str, Service]:
 
 
 @pytest.mark.slow
-def test_it_follows_the_compose_specification() -> None:
+def test_the_compose_file_follows_the_compose_specification() -> None:
     program = Path(sys.executable).with_name("check-jsonschema")
     command = [str(program), "--builtin-schema", "vendor.compose-spec", str(FILE)]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -9,7 +9,7 @@ from tests.support.image import CONTEXT, DOCKERFILE, instructions
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_it_passes_hadolint() -> None:
+def test_the_dockerfile_passes_hadolint() -> None:
     command = [Path(sys.executable).with_name("hadolint"), DOCKERFILE]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout

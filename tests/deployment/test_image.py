@@ -213,7 +213,7 @@ def test_its_bill_of_materials_lists_what_is_installed(image: Image) -> None:
     assert installed <= listed
 
 
-def test_it_contains_no_compiler_no_installer_and_nothing_that_its_user_may_change(image: Image) -> None:
+def test_the_image_contains_no_compiler_no_installer_and_nothing_that_its_user_may_change(image: Image) -> None:
     for program in ("gcc", "cc", "make", "git", "pip", "pip3", "uv", "curl", "wget"):
         assert not list(image.root.glob(f"usr/*bin/{program}")), program
     assert not (image.root / "app/.venv/bin/pip").exists()

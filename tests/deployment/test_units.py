@@ -47,7 +47,7 @@ def test_systemd_restarts_it_however_often_it_dies(unit: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
-def test_it_is_hardened(unit: Path) -> None:
+def test_the_unit_is_hardened(unit: Path) -> None:
     text = unit.read_text()
     for option in ("NoNewPrivileges=yes", "CapabilityBoundingSet=\n", "ProtectSystem=strict", "ProtectHome=yes"):
         assert option in text, option

@@ -82,7 +82,7 @@ async def get(egress: Egress, url: str, *, max_bytes: int = KIB, seconds: float 
     return await egress.get(url, max_bytes=max_bytes, timeout=seconds)
 
 
-async def test_it_fetches_from_allowed_hosts(server: Server) -> None:
+async def test_egress_fetches_from_allowed_hosts(server: Server) -> None:
     fetched = await get(allowing("127.0.0.1"), server.url("/a?b=c"))
     assert (fetched.status, fetched.content, fetched.content_type) == (200, b"hello", "text/plain")
     assert fetched.url == server.url("/a?b=c")
@@ -90,14 +90,14 @@ async def test_it_fetches_from_allowed_hosts(server: Server) -> None:
 
 
 @pytest.mark.parametrize("entries", [[], ["10.0.0.0/8"], ["127.0.0.1:1"], ["files.test"]])
-async def test_it_sends_nothing_to_other_private_hosts(server: Server, entries: list[str]) -> None:
+async def test_egress_sends_nothing_to_other_private_hosts(server: Server, entries: list[str]) -> None:
     for host in ("127.0.0.1", "rebound.example"):
         with pytest.raises(EgressRefused):
             await get(allowing(*entries), server.url(host=host))
     assert server.seen == []
 
 
-async def test_it_connects_to_the_address_that_it_checked(server: Server) -> None:
+async def test_egress_connects_to_the_address_that_it_checked(server: Server) -> None:
     names = ScriptedResolver("127.0.0.1", "10.255.255.1")
     fetched = await get(allowing("127.0.0.1", names=names), server.url(host="files.example.com"))
     assert (fetched.content, names.asked) == (b"hello", 1)
@@ -129,7 +129,7 @@ async def test_a_tunnel_opens_to_checked_addresses_only(server: Server) -> None:
     assert len(server.seen) == 1
 
 
-async def test_it_tries_the_next_address_of_a_name(server: Server) -> None:
+async def test_egress_tries_the_next_address_of_a_name(server: Server) -> None:
     async def two_addresses(_: str) -> Sequence[str]:
         return ["127.0.0.2", "127.0.0.1"]
 
@@ -137,7 +137,7 @@ async def test_it_tries_the_next_address_of_a_name(server: Server) -> None:
     assert (await get(egress, server.url(host="files.example.com"))).content == b"hello"
 
 
-async def test_it_ignores_the_proxies_of_the_environment(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_egress_ignores_the_proxies_of_the_environment(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
     assert (await get(allowing("127.0.0.1"), server.url())).content == b"hello"
@@ -163,14 +163,14 @@ async def test_tls_verifies_the_name_of_the_server(tmp_path: Path) -> None:
 # -- redirects ---------------------------------------------------------------------------------------------------------
 
 
-async def test_it_follows_three_redirects(server: Server) -> None:
+async def test_egress_follows_three_redirects(server: Server) -> None:
     server.redirect("/1", "/2")
     server.redirect("/2", server.url("/3"))
     server.redirect("/3", f"//127.0.0.1:{server.port}/4")
     assert (await get(allowing("127.0.0.1"), server.url("/1"))).url == server.url("/4")
 
 
-async def test_it_does_not_follow_a_fourth_redirect(server: Server) -> None:
+async def test_egress_does_not_follow_a_fourth_redirect(server: Server) -> None:
     server.redirect("/", "/")
     with pytest.raises(EgressFailed, match="too many redirects"):
         await get(allowing("127.0.0.1"), server.url("/"))
@@ -192,7 +192,7 @@ async def test_it_does_not_follow_a_fourth_redirect(server: Server) -> None:
         "file:///etc/passwd",
     ],
 )
-async def test_it_rejects_a_redirect_to_another_private_host(server: Server, to: str) -> None:
+async def test_egress_rejects_a_redirect_to_another_private_host(server: Server, to: str) -> None:
     server.redirect("/", to)
     with pytest.raises(EgressRefused):
         await get(allowing("127.0.0.1", names=ScriptedResolver("93.184.216.34")), server.url("/"))
@@ -207,7 +207,7 @@ async def test_another_client_is_denied_the_same_redirect(server: Server) -> Non
             await client.get(server.url())
 
 
-async def test_it_does_not_send_authorization_to_other_origins(server: Server) -> None:
+async def test_egress_does_not_send_authorization_to_other_origins(server: Server) -> None:
     other = Server()
     runner = await other.start()
     server.redirect("/1", "/2")
@@ -255,13 +255,13 @@ def endless(pause: float, piece: bytes = b"x" * KIB) -> Handler:
     return handler
 
 
-async def test_it_stops_reading_an_endless_body(server: Server) -> None:
+async def test_egress_stops_reading_an_endless_body(server: Server) -> None:
     server.handlers["/"] = endless(0)
     with pytest.raises(EgressFailed, match="larger than 65536 bytes"):
         await get(allowing("127.0.0.1"), server.url(), max_bytes=64 * KIB)
 
 
-async def test_it_does_not_wait_for_a_slow_body(server: Server) -> None:
+async def test_egress_does_not_wait_for_a_slow_body(server: Server) -> None:
     server.handlers["/"] = endless(0.05, b"x")
     began = machine_time()
     with pytest.raises(EgressFailed, match="in time"):
@@ -269,7 +269,7 @@ async def test_it_does_not_wait_for_a_slow_body(server: Server) -> None:
     assert machine_time() - began < 2
 
 
-async def test_it_does_not_wait_for_a_silent_server(server: Server) -> None:
+async def test_egress_does_not_wait_for_a_silent_server(server: Server) -> None:
     async def silent(_: web.Request) -> web.StreamResponse:
         await asyncio.Event().wait()
         raise AssertionError
@@ -279,7 +279,7 @@ async def test_it_does_not_wait_for_a_silent_server(server: Server) -> None:
         await get(allowing("127.0.0.1"), server.url(), seconds=0.3)
 
 
-async def test_it_does_not_wait_for_a_slow_resolver() -> None:
+async def test_egress_does_not_wait_for_a_slow_resolver() -> None:
     async def never(_: str) -> Sequence[str]:
         await asyncio.Event().wait()
         return []
@@ -288,7 +288,7 @@ async def test_it_does_not_wait_for_a_slow_resolver() -> None:
         await get(Egress(resolve=never), "https://example.com/", seconds=0.2)
 
 
-async def test_it_does_not_read_a_body_announced_as_too_large(server: Server) -> None:
+async def test_egress_does_not_read_a_body_announced_as_too_large(server: Server) -> None:
     async def large(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Length": str(KIB + 1)})
         await response.prepare(request)
@@ -300,7 +300,7 @@ async def test_it_does_not_read_a_body_announced_as_too_large(server: Server) ->
         await get(allowing("127.0.0.1"), server.url())
 
 
-async def test_it_reads_a_body_of_exactly_the_limit(server: Server) -> None:
+async def test_egress_reads_a_body_of_exactly_the_limit(server: Server) -> None:
     async def large(_: web.Request) -> web.StreamResponse:
         return web.Response(body=b"x" * KIB)
 
@@ -308,7 +308,7 @@ async def test_it_reads_a_body_of_exactly_the_limit(server: Server) -> None:
     assert len((await get(allowing("127.0.0.1"), server.url())).content) == KIB
 
 
-async def test_it_does_not_inflate_a_compression_bomb(server: Server) -> None:
+async def test_egress_does_not_inflate_a_compression_bomb(server: Server) -> None:
     async def bomb(_: web.Request) -> web.StreamResponse:
         body = gzip.compress(b"\0" * 10 * KIB * KIB)
         return web.Response(body=body, headers={"Content-Encoding": "gzip"})
@@ -343,7 +343,7 @@ async def test_an_error_status_is_not_content(server: Server, status: int) -> No
 @pytest.mark.parametrize(
     ("accept", "fits"), [(["image/*"], True), (["text/plain", "image/png"], True), (["text/*"], False)]
 )
-async def test_it_fetches_only_accepted_types(server: Server, accept: list[str], *, fits: bool) -> None:
+async def test_egress_fetches_only_accepted_types(server: Server, accept: list[str], *, fits: bool) -> None:
     async def image(_: web.Request) -> web.StreamResponse:
         return web.Response(body=b"png", headers={"Content-Type": "IMAGE/png; charset=x"})
 

@@ -41,7 +41,7 @@ async def failure(work: object) -> dict[str, object]:
     return raised.value.shown()
 
 
-async def test_it_lists_and_calls_tools(served: McpServer, sessions: McpSessions) -> None:
+async def test_a_session_lists_and_calls_tools(served: McpServer, sessions: McpSessions) -> None:
     tools = await sessions.list_tools(server_spec(served))
     assert [tool.name for tool in tools][:2] == ["add", "note"]
     assert (tools[0].read_only, tools[1].read_only) == (True, False)
@@ -81,7 +81,7 @@ async def test_a_slow_server_times_out(served: McpServer) -> None:
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-async def test_it_sends_the_token(sessions: McpSessions, *, legacy: bool) -> None:
+async def test_a_session_sends_the_token(sessions: McpSessions, *, legacy: bool) -> None:
     with mcp_server(legacy=legacy, token="open-sesame") as running:
         error = await failure(sessions.list_tools(server_spec(running)))
         assert error == {"type": "http_error", "code": 401, "message": "Http status code: 401 (Unauthorized)"}
@@ -89,13 +89,13 @@ async def test_it_sends_the_token(sessions: McpSessions, *, legacy: bool) -> Non
     assert len(tools) == 9
 
 
-async def test_it_reads_every_page(sessions: McpSessions) -> None:
+async def test_a_session_reads_every_page(sessions: McpSessions) -> None:
     with mcp_server(paged=True) as running:
         tools = await sessions.list_tools(server_spec(running))
     assert (len(tools), tools[-1].name) == (209, "tool_199")
 
 
-async def test_it_accepts_five_megabytes_and_an_image(sessions: McpSessions) -> None:
+async def test_a_session_accepts_five_megabytes_and_an_image(sessions: McpSessions) -> None:
     with mcp_server() as running:
         result = await sessions.call(server_spec(running), "picture", {})
     assert [block.type for block in result.content] == ["image", "text"]

@@ -169,7 +169,7 @@ def test_a_request_is_retried_before_the_first_byte(api: Api, script: Script, ca
         assert [(one.outcome, one.input_tokens) for one in records] == [("failed", 0), ("failed", 0), ("stop", 7)]
 
 
-def test_it_gives_up_after_three_attempts(api: Api, script: Script) -> None:
+def test_a_call_gives_up_after_three_attempts(api: Api, script: Script) -> None:
     script.then(*[refusal(503, headers={"x-should-retry": "true", "retry-after-ms": "1"})] * 3)
     assert api.post("/responses", {"model": script.model, "input": "Hi"}).status_code == 503
 

@@ -18,7 +18,7 @@ def _set_to(*moments: datetime) -> SharedClock:
     return clock
 
 
-def test_it_is_the_clock_of_the_database() -> None:
+def test_the_shared_clock_is_the_clock_of_the_database() -> None:
     assert timedelta(0) <= _set_to(_START).now() - _START < timedelta(minutes=1)
 
 
@@ -45,7 +45,7 @@ def test_a_step_of_long_ago_does_not_count() -> None:
     assert _set_to(_START, _START + _HOUR).set_forward(within=0) == timedelta(0)
 
 
-def test_it_does_not_go_back_and_forth_with_the_time_that_answers_take() -> None:
+def test_the_shared_clock_does_not_go_back_and_forth_with_the_time_that_answers_take() -> None:
     clock = _set_to(_START)
     known = clock.now()
     clock.set(_START - timedelta(milliseconds=300), at=uptime(), error=0.4)

@@ -25,7 +25,7 @@ async def sleep(team: str, seconds: float, *, waits: bool = False) -> float:
     return time.monotonic()
 
 
-async def test_it_returns_the_result() -> None:
+async def test_a_computation_returns_its_result() -> None:
     assert await compute(computation("echo"), "Äpfel") == "Äpfel".encode()
 
 

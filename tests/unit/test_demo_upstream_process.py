@@ -42,14 +42,14 @@ def address(server: subprocess.Popen[str]) -> str:
     return line[1]
 
 
-def test_it_prints_its_base_url() -> None:
+def test_the_demo_prints_its_base_url() -> None:
     with process("--host", "127.0.0.1", "--port", "0") as server:
         health = address(server).removesuffix("/v1") + "/health"
         assert urllib.request.urlopen(health, timeout=60).read() == b'{"status":"ok"}'
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_stops_immediately_while_a_request_is_answered(number: signal.Signals) -> None:
+def test_the_demo_stops_immediately_while_a_request_is_answered(number: signal.Signals) -> None:
     with process("--port", "0") as server:
         host, port = address(server).removeprefix("http://").removesuffix("/v1").split(":")
         body = b'{"model": "demo-d99999", "stream": true, "messages": [{"role": "user", "content": "hi"}]}'
@@ -64,7 +64,7 @@ def test_it_stops_immediately_while_a_request_is_answered(number: signal.Signals
         assert machine_time() - begun < 9
 
 
-def test_it_reports_that_the_port_is_in_use() -> None:
+def test_the_demo_reports_that_the_port_is_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with process("--port", str(port)) as server:

@@ -27,11 +27,11 @@ def instructed(instructions: str, asked: str, *, role: str = "system") -> list[d
 
 
 @pytest.mark.parametrize("asked", ["Hello!", "hi there", "Good morning", "Who are you?", "What can you do?", "help"])
-async def test_it_introduces_itself_as_a_demo(demo: Demo, asked: str) -> None:
+async def test_the_demo_introduces_itself_as_a_demo(demo: Demo, asked: str) -> None:
     assert "I am the demo model of this platform" in await demo.ask(asked)
 
 
-async def test_it_says_how_to_add_a_real_upstream_when_asked_who_it_is(demo: Demo) -> None:
+async def test_the_demo_says_how_to_add_a_real_upstream_when_asked_who_it_is(demo: Demo) -> None:
     assert "UPSTREAM_BASE_URL" in await demo.ask("What are you?")
 
 
@@ -46,7 +46,7 @@ async def test_it_says_how_to_add_a_real_upstream_when_asked_who_it_is(demo: Dem
         ("Reply with exactly: pong", "pong"),
     ],
 )
-async def test_it_echoes_exactly(demo: Demo, asked: str, answer: str) -> None:
+async def test_the_demo_echoes_exactly(demo: Demo, asked: str, answer: str) -> None:
     assert await demo.ask(asked) == answer
 
 
@@ -65,7 +65,7 @@ async def test_it_echoes_exactly(demo: Demo, asked: str, answer: str) -> None:
         ("what is +5 - -5", "+5 - -5 = 10"),
     ],
 )
-async def test_it_evaluates_arithmetic(demo: Demo, asked: str, result: str) -> None:
+async def test_the_demo_evaluates_arithmetic(demo: Demo, asked: str, result: str) -> None:
     assert await demo.ask(asked) == f"{result}, says the demo model."
 
 
@@ -82,7 +82,7 @@ async def test_it_evaluates_arithmetic(demo: Demo, asked: str, result: str) -> N
         ("What is 7 // 3?", "the demo knows + - * / and powers"),
     ],
 )
-async def test_it_explains_arithmetic_errors(demo: Demo, asked: str, reason: str) -> None:
+async def test_the_demo_explains_arithmetic_errors(demo: Demo, asked: str, reason: str) -> None:
     assert f"has no answer here: {reason}" in await demo.ask(asked)
 
 
@@ -101,76 +101,76 @@ async def test_text_with_digits_is_not_always_arithmetic(demo: Demo, asked: str)
         ("How many days has a week?", "seven"),
     ],
 )
-async def test_it_answers_questions_about_known_facts(demo: Demo, asked: str, fact: str) -> None:
+async def test_the_demo_answers_questions_about_known_facts(demo: Demo, asked: str, fact: str) -> None:
     answer = await demo.ask(asked)
     assert fact in answer
     assert "demo model knows" in answer
 
 
-async def test_it_remembers_a_name_from_the_history(demo: Demo) -> None:
+async def test_the_demo_remembers_a_name_from_the_history(demo: Demo) -> None:
     history = turns("Hello, my name is Ada and I like tea.", "Noted.", "What's my name?")
     assert await demo.ask(history) == "Your name is Ada, as you told this demo earlier."
 
 
-async def test_it_remembers_the_latest_of_several_names(demo: Demo) -> None:
+async def test_the_demo_remembers_the_latest_of_several_names(demo: Demo) -> None:
     history = turns("my name is Ada", "Noted.", "Sorry, my name is Grace.", "Noted.", "Do you know my name?")
     assert "Grace" in await demo.ask(history)
 
 
-async def test_it_remembers_other_facts_from_the_history(demo: Demo) -> None:
+async def test_the_demo_remembers_other_facts_from_the_history(demo: Demo) -> None:
     history = turns("My favourite colour is dark green.", "Noted.", "what is my favourite colour again?")
     assert "dark green" in await demo.ask(history)
 
 
-async def test_it_admits_not_knowing_missing_facts(demo: Demo) -> None:
+async def test_the_demo_admits_not_knowing_missing_facts(demo: Demo) -> None:
     assert "have not told this demo your name" in await demo.ask("What is my name?")
 
 
-async def test_it_acknowledges_a_name(demo: Demo) -> None:
+async def test_the_demo_acknowledges_a_name(demo: Demo) -> None:
     assert (await demo.ask("My name is Ada.")).startswith("Noted: your name is Ada.")
 
 
 @pytest.mark.parametrize(
     "asked", ["Shout that again!", "in capitals", "Please repeat that in capitals.", "say it in caps"]
 )
-async def test_it_repeats_its_previous_answer_in_capitals(demo: Demo, asked: str) -> None:
+async def test_the_demo_repeats_its_previous_answer_in_capitals(demo: Demo, asked: str) -> None:
     assert await demo.ask(turns("Hello", "Good day to you.", asked)) == "GOOD DAY TO YOU."
 
 
 @pytest.mark.parametrize("asked", ["Say that again", "repeat your last answer please"])
-async def test_it_repeats_its_previous_answer_unchanged(demo: Demo, asked: str) -> None:
+async def test_the_demo_repeats_its_previous_answer_unchanged(demo: Demo, asked: str) -> None:
     assert await demo.ask(turns("Hello", "Good day to you.", asked)) == "Good day to you."
 
 
-async def test_it_has_nothing_to_repeat_in_the_first_turn(demo: Demo) -> None:
+async def test_the_demo_has_nothing_to_repeat_in_the_first_turn(demo: Demo) -> None:
     assert "nothing to repeat" in await demo.ask("say that again")
 
 
-async def test_it_admits_being_a_demo_when_no_rule_matches(demo: Demo) -> None:
+async def test_the_demo_admits_being_a_demo_when_no_rule_matches(demo: Demo) -> None:
     answer = await demo.ask("Tell me a joke about whales.")
     assert answer.startswith("This is a demo model without an answer to this.")
     assert "“Tell me a joke about whales.”" in answer
     assert "UPSTREAM_BASE_URL and UPSTREAM_API_KEY" in answer
 
 
-async def test_it_quotes_a_long_message_abbreviated(demo: Demo) -> None:
+async def test_the_demo_quotes_a_long_message_abbreviated(demo: Demo) -> None:
     answer = await demo.ask("word " * 1000)
     assert len(answer) < 400
     assert "…”" in answer
 
 
-async def test_it_answers_a_history_without_a_user(demo: Demo) -> None:
+async def test_the_demo_answers_a_history_without_a_user(demo: Demo) -> None:
     answer = await demo.ask([{"role": "developer", "content": "Be brief."}])
     assert "My instructions are: “Be brief.”" in answer
 
 
-async def test_it_names_the_tools_that_it_could_call(demo: Demo) -> None:
+async def test_the_demo_names_the_tools_that_it_could_call(demo: Demo) -> None:
     tool = {"type": "function", "function": {"name": "get_weather"}}
     assert "when you name it: get_weather." in await demo.ask("Is it warm outside?", tools=[tool])
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
-async def test_it_answers_in_capitals_when_instructed(demo: Demo, role: str) -> None:
+async def test_the_demo_answers_in_capitals_when_instructed(demo: Demo, role: str) -> None:
     assert await demo.ask(instructed("Always answer in capitals.", "say hello", role=role)) == "HELLO"
 
 
@@ -184,11 +184,11 @@ async def test_it_answers_in_capitals_when_instructed(demo: Demo, role: str) -> 
         ("Talk like a pirate. Answer in all caps. Always end with ahoy", "ARR! HELLO AHOY"),
     ],
 )
-async def test_it_follows_instructions(demo: Demo, instructions: str, answer: str) -> None:
+async def test_the_demo_follows_instructions(demo: Demo, instructions: str, answer: str) -> None:
     assert await demo.ask(instructed(instructions, "say hello")) == answer
 
 
-async def test_it_counts_images_that_it_cannot_see(demo: Demo) -> None:
+async def test_the_demo_counts_images_that_it_cannot_see(demo: Demo) -> None:
     image = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png", "detail": "low"}}
     parts = [{"type": "text", "text": "What is this?"}, image, image]
     answer = await demo.ask([{"role": "user", "content": parts}])
@@ -197,18 +197,18 @@ async def test_it_counts_images_that_it_cannot_see(demo: Demo) -> None:
     assert "“What is this?”" in answer
 
 
-async def test_it_counts_recordings_and_files(demo: Demo) -> None:
+async def test_the_demo_counts_recordings_and_files(demo: Demo) -> None:
     sound = {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}
     file = {"type": "file", "file": {"file_id": "file_1"}}
     assert "1 recording and 1 file, but" in await demo.ask([{"role": "user", "content": [sound, file]}])
 
 
-async def test_it_reads_text_in_parts(demo: Demo) -> None:
+async def test_the_demo_reads_text_in_parts(demo: Demo) -> None:
     parts = [{"type": "text", "text": "say one"}, {"type": "text", "text": "two"}]
     assert await demo.ask([{"role": "user", "content": parts}]) == "one\ntwo"
 
 
-async def test_it_wraps_its_answer_in_a_json_object(demo: Demo) -> None:
+async def test_the_demo_wraps_its_answer_in_a_json_object(demo: Demo) -> None:
     answer = await demo.ask("say hi", response_format={"type": "json_object"})
     assert orjson.loads(answer) == {"answer": "hi"}
 
@@ -242,6 +242,6 @@ async def test_the_time_of_an_answer_grows_linearly(demo: Demo, filler: str) -> 
     assert await seconds(50_000) < 50 * short + 5
 
 
-async def test_it_gives_the_same_answer_to_the_same_request(demo: Demo) -> None:
+async def test_the_demo_gives_the_same_answer_to_the_same_request(demo: Demo) -> None:
     first, second = [await demo.complete("Tell me a joke.") for _ in range(2)]
     assert {**first, "created": 0} == {**second, "created": 0}

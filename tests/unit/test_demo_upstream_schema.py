@@ -93,12 +93,12 @@ async def test_a_long_chain_of_optional_properties_gives_a_finite_document(demo:
     assert str(await document(demo, chain)).count("next") == 5
 
 
-async def test_it_fills_strings_with_the_text_and_numbers_from_it(demo: Demo) -> None:
+async def test_the_demo_fills_strings_with_the_text_and_numbers_from_it(demo: Demo) -> None:
     schema = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
     assert await document(demo, schema) == {"name": "Ada is 36", "age": 36}
 
 
-async def test_it_fills_places_quotes_and_named_values(demo: Demo) -> None:
+async def test_the_demo_fills_places_quotes_and_named_values(demo: Demo) -> None:
     schema = {"type": "object", "properties": {key: {"type": "string"} for key in ("city", "title", "mood")}}
     asked = 'In Rome she read "Emma", mood=happy'
     assert await document(demo, schema, asked=asked) == {"city": "Rome", "title": "Emma", "mood": "happy"}
@@ -149,7 +149,7 @@ async def test_an_empty_text_gives_made_up_values(demo: Demo) -> None:
         ({"$ref": "#/definitions/any", "maxLength": 3}, "Ada"),
     ],
 )
-async def test_it_makes_a_valid_value(demo: Demo, schema: object, expected: object) -> None:
+async def test_the_demo_makes_a_valid_value(demo: Demo, schema: object, expected: object) -> None:
     wrapped = {"type": "object", "properties": {"value": schema}, "definitions": {"a/b": {"const": 1}, "any": True}}
     assert await document(demo, wrapped) == {"value": expected}
 
@@ -177,7 +177,7 @@ async def test_it_makes_a_valid_value(demo: Demo, schema: object, expected: obje
         ({"properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "the schema never ends"),
     ],
 )
-async def test_it_refuses_a_schema_that_it_cannot_fill(demo: Demo, schema: object, reason: str) -> None:
+async def test_the_demo_refuses_a_schema_that_it_cannot_fill(demo: Demo, schema: object, reason: str) -> None:
     assert reason in await defect(demo, schema)
 
 

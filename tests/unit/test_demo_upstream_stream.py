@@ -77,7 +77,7 @@ async def test_a_stream_has_the_same_content_as_a_completion(demo: Demo, scenari
     assert chunks[-1]["usage"] == whole["usage"]
 
 
-async def test_it_streams_word_by_word(demo: Demo) -> None:
+async def test_the_demo_streams_word_by_word(demo: Demo) -> None:
     chunks = await demo.chunks("say one two three")
     assert deltas(chunks, "content") == ["", "one", " two", " three"]
     assert deltas(chunks, "role") == ["assistant"]
@@ -155,13 +155,13 @@ async def test_arguments_of_a_call_are_cut_at_the_token_limit(demo: Demo) -> Non
 
 
 @pytest.mark.parametrize(("stop", "answer"), [(" two", "one"), (["never", "ree"], "one two th"), ("one", "")])
-async def test_it_ends_before_a_stop_sequence(demo: Demo, stop: object, answer: str) -> None:
+async def test_the_demo_ends_before_a_stop_sequence(demo: Demo, stop: object, answer: str) -> None:
     completion = await demo.complete("say one two three", stop=stop)
     assert completion["choices"][0]["message"]["content"] == answer
     assert completion["choices"][0]["finish_reason"] == "stop"
 
 
-async def test_it_reasons_before_it_answers(demo: Demo) -> None:
+async def test_the_demo_reasons_before_it_answers(demo: Demo) -> None:
     chunks = await demo.chunks("say hi", model="demo-reasoning-d0", stream_options=WITH_USAGE)
     kinds = [next(iter(chunk["choices"][0]["delta"]), "") for chunk in chunks[1:-2]]
     thought = deltas(chunks, "reasoning_content")
@@ -186,7 +186,7 @@ async def test_reasoning_counts_against_the_token_limit(demo: Demo) -> None:
     assert message["reasoning_content"] == "I go through my"
 
 
-async def test_it_gives_a_logprob_for_each_token(demo: Demo) -> None:
+async def test_the_demo_gives_a_logprob_for_each_token(demo: Demo) -> None:
     completion = await demo.complete("say hé two", logprobs=True, top_logprobs=3)
     first, second = completion["choices"][0]["logprobs"]["content"]
     assert (first["token"], first["bytes"], second["token"]) == ("hé", [104, 195, 169], " two")
@@ -212,7 +212,7 @@ async def test_its_chunks_carry_the_logprobs_of_the_completion(demo: Demo) -> No
     assert streamed[0]["top_logprobs"] == []
 
 
-async def test_it_gives_logprobs_of_a_refusal(demo: Demo) -> None:
+async def test_the_demo_gives_logprobs_of_a_refusal(demo: Demo) -> None:
     completion = await demo.complete("say hi", model="demo-refuse-d0", logprobs=True)
     assert completion["choices"][0]["logprobs"]["refusal"][0]["token"] == "I"
 

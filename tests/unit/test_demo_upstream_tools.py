@@ -49,12 +49,12 @@ async def calls(demo: Demo, asked: str | list[dict[str, Any]], *tools: Any, **pa
         "CALL GET_WEATHER for Paris!",
     ],
 )
-async def test_it_calls_a_tool_that_the_text_names(demo: Demo, asked: str) -> None:
+async def test_the_demo_calls_a_tool_that_the_text_names(demo: Demo, asked: str) -> None:
     assert await calls(demo, asked, WEATHER) == [("get_weather", {"city": "Paris", "unit": "celsius"})]
 
 
 @pytest.mark.parametrize("asked", ["What is the weather?", "call get_weather_now", "my-get_weather is broken"])
-async def test_it_calls_no_tool_that_the_text_does_not_name(demo: Demo, asked: str) -> None:
+async def test_the_demo_calls_no_tool_that_the_text_does_not_name(demo: Demo, asked: str) -> None:
     assert await calls(demo, asked, WEATHER) == []
 
 
@@ -82,7 +82,7 @@ async def test_its_message_with_calls_has_no_content(demo: Demo) -> None:
     assert choice["message"]["tool_calls"][0]["type"] == "function"
 
 
-async def test_it_calls_several_tools_in_one_turn(demo: Demo) -> None:
+async def test_the_demo_calls_several_tools_in_one_turn(demo: Demo) -> None:
     asked = "call get_weather in New York in fahrenheit and get_time for Rome"
     assert await calls(demo, asked, TIME, WEATHER) == [
         ("get_weather", {"city": "New York", "unit": "fahrenheit"}),
@@ -90,7 +90,7 @@ async def test_it_calls_several_tools_in_one_turn(demo: Demo) -> None:
     ]
 
 
-async def test_it_calls_one_tool_twice_with_different_arguments(demo: Demo) -> None:
+async def test_the_demo_calls_one_tool_twice_with_different_arguments(demo: Demo) -> None:
     asked = "call get_time in Rome, then get_time in Oslo, and get_time in Rome"
     assert await calls(demo, asked, TIME) == [("get_time", {"city": "Rome"}), ("get_time", {"city": "Oslo"})]
 
@@ -101,26 +101,26 @@ async def test_its_call_ids_differ(demo: Demo) -> None:
     assert len(ids) == 2
 
 
-async def test_it_calls_one_tool_where_parallel_calls_are_off(demo: Demo) -> None:
+async def test_the_demo_calls_one_tool_where_parallel_calls_are_off(demo: Demo) -> None:
     asked = "call get_time in Rome and search for cats"
     assert await calls(demo, asked, TIME, SEARCH, parallel_tool_calls=False) == [("get_time", {"city": "Rome"})]
 
 
-async def test_it_calls_nothing_with_tool_choice_none(demo: Demo) -> None:
+async def test_the_demo_calls_nothing_with_tool_choice_none(demo: Demo) -> None:
     assert await calls(demo, "call get_time in Rome", TIME, tool_choice="none") == []
 
 
-async def test_it_calls_the_first_tool_with_tool_choice_required(demo: Demo) -> None:
+async def test_the_demo_calls_the_first_tool_with_tool_choice_required(demo: Demo) -> None:
     made = await calls(demo, "How warm is it in Paris?", WEATHER, TIME, tool_choice="required")
     assert made == [("get_weather", {"city": "Paris", "unit": "celsius"})]
 
 
-async def test_it_calls_the_tool_of_the_text_with_tool_choice_required(demo: Demo) -> None:
+async def test_the_demo_calls_the_tool_of_the_text_with_tool_choice_required(demo: Demo) -> None:
     made = await calls(demo, "call get_time in Paris", WEATHER, TIME, tool_choice="required")
     assert made == [("get_time", {"city": "Paris"})]
 
 
-async def test_it_calls_the_tool_that_the_choice_names_and_no_other(demo: Demo) -> None:
+async def test_the_demo_calls_the_tool_that_the_choice_names_and_no_other(demo: Demo) -> None:
     choice = {"type": "function", "function": {"name": "search"}}
     made = await calls(demo, "call get_time, tell me about whales", TIME, SEARCH, tool_choice=choice)
     assert made == [("search", {"query": "whales"})]
@@ -137,7 +137,7 @@ async def test_it_calls_the_tool_that_the_choice_names_and_no_other(demo: Demo) 
         ("search", "demo"),
     ],
 )
-async def test_it_finds_a_text_argument(demo: Demo, asked: str, query: str) -> None:
+async def test_the_demo_finds_a_text_argument(demo: Demo, asked: str, query: str) -> None:
     assert await calls(demo, asked, SEARCH) == [("search", {"query": query})]
 
 
@@ -154,7 +154,7 @@ async def test_it_finds_a_text_argument(demo: Demo, asked: str, query: str) -> N
         ("add a=nan b=inf", {"a": 0, "b": 0}),
     ],
 )
-async def test_it_finds_numbers(demo: Demo, asked: str, arguments: dict[str, float]) -> None:
+async def test_the_demo_finds_numbers(demo: Demo, asked: str, arguments: dict[str, float]) -> None:
     assert await calls(demo, asked, ADD) == [("add", arguments)]
 
 
@@ -163,7 +163,7 @@ async def test_fractions_are_not_used_for_integer_parameters(demo: Demo) -> None
     assert await calls(demo, "order at 2.5 each 4", tool) == [("order", {"count": 4, "price": 2.5})]
 
 
-async def test_it_takes_lists_from_the_text(demo: Demo) -> None:
+async def test_the_demo_takes_lists_from_the_text(demo: Demo) -> None:
     tool = function("total", numbers={"type": "array", "items": {"type": "integer"}})
     assert await calls(demo, "total of 1, 2 and 3; add 4 and 5", tool, ADD) == [
         ("total", {"numbers": [1, 2, 3]}),
@@ -177,51 +177,51 @@ async def test_list_parameters_take_all_values_of_their_type(demo: Demo, kind: s
     assert await calls(demo, "'a b', 'c', 1 and 2.5 are to keep", tool) == [("keep", {"items": expected})]
 
 
-async def test_it_takes_the_nearest_choice_in_the_text(demo: Demo) -> None:
+async def test_the_demo_takes_the_nearest_choice_in_the_text(demo: Demo) -> None:
     asked = "get_weather in Oslo in fahrenheit and get_weather in Rome in celsius"
     assert [made["unit"] for _, made in await calls(demo, asked, WEATHER)] == ["fahrenheit", "celsius"]
 
 
-async def test_it_takes_a_json_object_unchanged(demo: Demo) -> None:
+async def test_the_demo_takes_a_json_object_unchanged(demo: Demo) -> None:
     completion = await demo.complete('call add {"a":  "wrong", "c": [1]} now', tools=[ADD])
     call = completion["choices"][0]["message"]["tool_calls"][0]
     assert call["function"]["arguments"] == '{"a":  "wrong", "c": [1]}'
 
 
 @pytest.mark.parametrize("broken", ["{not json", '{"a": ' * 5000])
-async def test_it_ignores_an_invalid_json_object(demo: Demo, broken: str) -> None:
+async def test_the_demo_ignores_an_invalid_json_object(demo: Demo, broken: str) -> None:
     assert await calls(demo, f"call add with 1 and 2 {broken}", ADD) == [("add", {"a": 1, "b": 2})]
 
 
-async def test_it_fills_optional_arguments_only_by_name(demo: Demo) -> None:
+async def test_the_demo_fills_optional_arguments_only_by_name(demo: Demo) -> None:
     tool = function("book", ["city"], city=TEXT, nights={"type": "integer"}, quiet={"type": "boolean"})
     assert await calls(demo, "book in Paris for 3", tool) == [("book", {"city": "Paris"})]
     assert await calls(demo, "book in Paris quiet=yes", tool) == [("book", {"city": "Paris", "quiet": True})]
 
 
-async def test_it_fills_nullable_arguments_only_by_name(demo: Demo) -> None:
+async def test_the_demo_fills_nullable_arguments_only_by_name(demo: Demo) -> None:
     nullable = {"type": ["integer", "null"]}
     tool = function("book", nights=nullable, rooms={"anyOf": [{"type": "integer"}, {"type": "null"}]})
     assert await calls(demo, "book 3", tool) == [("book", {"nights": None, "rooms": None})]
     assert await calls(demo, "book nights=3 rooms=2", tool) == [("book", {"nights": 3, "rooms": 2})]
 
 
-async def test_it_takes_choices_by_name_and_ignores_non_numbers(demo: Demo) -> None:
+async def test_the_demo_takes_choices_by_name_and_ignores_non_numbers(demo: Demo) -> None:
     tool = function("book", level={"enum": [1, 2]}, nights={"type": "integer"})
     assert await calls(demo, "book level=2 nights=three", tool) == [("book", {"level": 2, "nights": 0})]
 
 
-async def test_it_prefers_a_default_to_a_guess(demo: Demo) -> None:
+async def test_the_demo_prefers_a_default_to_a_guess(demo: Demo) -> None:
     tool = function("get_weather", unit={"type": "string", "default": "kelvin"}, city=TEXT)
     assert await calls(demo, "get_weather in Oslo", tool) == [("get_weather", {"unit": "kelvin", "city": "Oslo"})]
 
 
-async def test_it_calls_a_tool_without_parameters(demo: Demo) -> None:
+async def test_the_demo_calls_a_tool_without_parameters(demo: Demo) -> None:
     tool = {"type": "function", "function": {"name": "ping"}}
     assert await calls(demo, "ping!", tool) == [("ping", {})]
 
 
-async def test_it_rejects_a_tool_whose_arguments_it_cannot_generate(demo: Demo) -> None:
+async def test_the_demo_rejects_a_tool_whose_arguments_it_cannot_generate(demo: Demo) -> None:
     tool = function("pay", iban={"type": "string", "pattern": "^[A-Z]{2}"})
     answer = await demo.refusal("call pay", tools=[tool])
     assert (answer.status, answer.json["error"]["param"]) == (400, "tools")
@@ -241,27 +241,27 @@ def answered(*results: str) -> list[dict[str, Any]]:
     ]
 
 
-async def test_it_quotes_the_results_of_tools(demo: Demo) -> None:
+async def test_the_demo_quotes_the_results_of_tools(demo: Demo) -> None:
     answer = await demo.ask(answered("noon", "midnight"), tools=[TIME])
     assert answer == "The demo model asked your tools: get_time answered “noon”; get_time answered “midnight”."
 
 
-async def test_it_reads_results_in_parts(demo: Demo) -> None:
+async def test_the_demo_reads_results_in_parts(demo: Demo) -> None:
     history = answered("x")
     history[-1]["content"] = [{"type": "text", "text": "half past"}, {"type": "text", "text": "six"}]
     assert "“half past six”" in await demo.ask(history)
 
 
-async def test_it_answers_a_new_question_after_the_results(demo: Demo) -> None:
+async def test_the_demo_answers_a_new_question_after_the_results(demo: Demo) -> None:
     history = [*answered("noon"), {"role": "assistant", "content": "At noon."}, {"role": "user", "content": "say ok"}]
     assert await demo.ask(history, tools=[TIME]) == "ok"
 
 
-async def test_it_calls_again_when_tool_choice_requires_it(demo: Demo) -> None:
+async def test_the_demo_calls_again_when_tool_choice_requires_it(demo: Demo) -> None:
     assert await calls(demo, answered("noon"), TIME, tool_choice="required") == [("get_time", {"city": "demo"})]
 
 
-async def test_it_writes_the_results_into_a_schema(demo: Demo) -> None:
+async def test_the_demo_writes_the_results_into_a_schema(demo: Demo) -> None:
     wanted = {"name": "time", "schema": {"type": "object", "properties": {"hour": {"type": "integer"}, "said": TEXT}}}
     text = await demo.ask(answered("it is 12"), response_format={"type": "json_schema", "json_schema": wanted})
     assert orjson.loads(text) == {"hour": 12, "said": "it is 12"}

@@ -21,7 +21,7 @@ def test_a_model_streams_for_a_while_after_a_long_answer() -> None:
     assert not known.come_from(route("slow"))
 
 
-def test_it_forgets_everything_rather_than_grow_without_bound() -> None:
+def test_the_record_is_emptied_when_it_is_full() -> None:
     known = LongAnswers(now=lambda: 0.0)
     for number in range(1001):
         known.observe(route(f"model-{number}"), 60.0)

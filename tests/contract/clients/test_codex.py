@@ -89,7 +89,7 @@ def command(line: str) -> str:
 
 
 @pytest.mark.parametrize(("model", "transport"), sampled(product(MODELS, TRANSPORTS), 3, key="codex answers"))
-def test_it_answers(codex: Codex, any_model: Script, transport: str) -> None:
+def test_codex_answers(codex: Codex, any_model: Script, transport: str) -> None:
     (run,) = codex.run(any_model.say("Hel", "lo"), "Hi", transport=transport)["runs"]
     assert answer(run) == "Hello"
     assert run["events"][-1]["type"] == "turn.completed"
@@ -98,7 +98,7 @@ def test_it_answers(codex: Codex, any_model: Script, transport: str) -> None:
 
 
 @pytest.mark.parametrize("model", sampled(MODELS, 2, key="codex provider"))
-def test_it_answers_with_its_own_provider(codex: Codex, any_model: Script) -> None:
+def test_codex_answers_with_its_own_provider(codex: Codex, any_model: Script) -> None:
     """The provider that Codex uses for OpenAI, with this server's address."""
     runs = codex.run(any_model.say("Hello").say("Bye"), "Hi", "Again", provider="built-in")["runs"]
     assert [answer(run) for run in runs] == ["Hello", "Bye"]
@@ -106,7 +106,7 @@ def test_it_answers_with_its_own_provider(codex: Codex, any_model: Script) -> No
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("sandbox", ["read-only", "danger-full-access"])
-def test_it_runs_a_command(codex: Codex, script: Script, transport: str, sandbox: str) -> None:
+def test_codex_runs_a_command(codex: Codex, script: Script, transport: str, sandbox: str) -> None:
     script.call(exec_command=command("cat note.txt; echo more > more.txt")).say("Read.")
     note = base64.b64encode(b"a cat on the sofa\n").decode()
     result = codex.run(script, "Read the note.", transport=transport, sandbox=sandbox, files={"note.txt": note})
@@ -117,7 +117,7 @@ def test_it_runs_a_command(codex: Codex, script: Script, transport: str, sandbox
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_it_applies_a_patch(codex: Codex, gpt_5: Script, transport: str) -> None:
+def test_codex_applies_a_patch(codex: Codex, gpt_5: Script, transport: str) -> None:
     gpt_5.call(apply_patch=orjson.dumps({"input": PATCH}).decode()).say("Done.")
     result = codex.run(gpt_5, "Write a file.", transport=transport, sandbox="danger-full-access")
     assert base64.b64decode(result["files"]["new.txt"]) == b"Hello\n"
@@ -126,7 +126,7 @@ def test_it_applies_a_patch(codex: Codex, gpt_5: Script, transport: str) -> None
 
 
 @pytest.mark.parametrize(("model", "transport"), sampled(product(MODELS, TRANSPORTS), 3, key="codex resume"))
-def test_it_resumes_a_session(codex: Codex, any_model: Script, transport: str) -> None:
+def test_codex_resumes_a_session(codex: Codex, any_model: Script, transport: str) -> None:
     any_model.say("One.").say("Two.")
     runs = codex.run(any_model, "First", "Second", transport=transport)["runs"]
     assert [answer(run) for run in runs] == ["One.", "Two."]
@@ -135,7 +135,7 @@ def test_it_resumes_a_session(codex: Codex, any_model: Script, transport: str) -
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_it_returns_structured_output(codex: Codex, script: Script, transport: str) -> None:
+def test_codex_returns_structured_output(codex: Codex, script: Script, transport: str) -> None:
     schema = {
         "type": "object",
         "properties": {"lives": {"type": "integer"}},
@@ -147,14 +147,14 @@ def test_it_returns_structured_output(codex: Codex, script: Script, transport: s
     assert script.bodies[0]["response_format"]["json_schema"]["schema"] == schema
 
 
-def test_it_sends_images(codex: Codex, script: Script) -> None:
+def test_codex_sends_images(codex: Codex, script: Script) -> None:
     codex.run(script.say("A dot."), "What is it?", files={"dot.png": PNG}, images=["dot.png"])
     contents = [message["content"] for message in script.messages[0] if isinstance(message["content"], list)]
     (image,) = [part for content in contents for part in content if part["type"] == "image_url"]
     assert image["image_url"]["url"].startswith("data:image/")
 
 
-def test_it_views_an_image_with_a_tool(codex: Codex, script: Script) -> None:
+def test_codex_views_an_image_with_a_tool(codex: Codex, script: Script) -> None:
     script.call(view_image='{"path": "dot.png"}').say("A dot.")
     result = codex.run(script, "Look at it.", sandbox="danger-full-access", files={"dot.png": PNG})
     assert answer(result["runs"][0]) == "A dot."
@@ -165,19 +165,19 @@ def test_it_views_an_image_with_a_tool(codex: Codex, script: Script) -> None:
     assert images["content"][1]["type"] == "image_url"
 
 
-def test_it_shows_reasoning(codex: Codex, script: Script) -> None:
+def test_codex_shows_reasoning(codex: Codex, script: Script) -> None:
     script.then(stream(chunk(reasoning="Hm."), *text("Hello")))
     assert answer(codex.run(script, "Hi")["runs"][0]) == "Hello"
 
 
-def test_it_calls_several_tools_in_turn(codex: Codex, script: Script) -> None:
+def test_codex_calls_several_tools_in_turn(codex: Codex, script: Script) -> None:
     script.call(exec_command=command("echo one")).call(exec_command=command("echo two")).say("Done.")
     (run,) = codex.run(script, "Count.", transport="websocket", sandbox="danger-full-access")["runs"]
     assert [item["aggregated_output"] for item in items(run, "command_execution")] == ["one\n", "two\n"]
     assert answer(run) == "Done."
 
 
-def test_it_calls_tools_from_a_program(codex: Codex, gpt_6: Script) -> None:
+def test_codex_calls_tools_from_a_program(codex: Codex, gpt_6: Script) -> None:
     program = 'const result = await tools.exec_command({cmd: "echo hi"}); text(result.output);'
     gpt_6.call(functions__exec=orjson.dumps({"input": program}).decode()).say("Done.")
     (run,) = codex.run(gpt_6, "Say hi.", transport="websocket", sandbox="danger-full-access")["runs"]
@@ -185,14 +185,14 @@ def test_it_calls_tools_from_a_program(codex: Codex, gpt_6: Script) -> None:
     assert gpt_6.messages[1][-1]["content"].endswith("hi\n")
 
 
-def test_it_delegates_to_another_agent(codex: Codex, script: Script) -> None:
+def test_codex_delegates_to_another_agent(codex: Codex, script: Script) -> None:
     script.call(multi_agent_v1__spawn_agent='{"message": "Look around."}').always(stream(*text("Hello")))
     (run,) = codex.run(script, "Delegate.", sandbox="danger-full-access")["runs"]
     assert answer(run) == "Hello"
     assert any("agent_id" in str(messages[-1]["content"]) for messages in script.messages)
 
 
-def test_it_finds_tools_of_its_mcp_servers(codex: Codex, gpt_5: Script, served: McpServer) -> None:
+def test_codex_finds_tools_of_its_mcp_servers(codex: Codex, gpt_5: Script, served: McpServer) -> None:
     gpt_5.call(tool_search='{"query": "add"}').call(mcp__box__add='{"a": 2, "b": 3}').say("It is 5.")
     settings = [f'mcp_servers.box.url="{served.url}"', 'mcp_servers.box.default_tools_approval_mode="approve"']
     (run,) = codex.run(gpt_5, "Add.", sandbox="danger-full-access", config=settings)["runs"]
@@ -201,7 +201,7 @@ def test_it_finds_tools_of_its_mcp_servers(codex: Codex, gpt_5: Script, served: 
     assert served.calls == [("add", {"a": 2, "b": 3})]
 
 
-def test_it_searches_the_web(reaching_web: WebProcess, caller: Caller, gpt_5: Script) -> None:
+def test_codex_searches_the_web(reaching_web: WebProcess, caller: Caller, gpt_5: Script) -> None:
     gpt_5.call(web_search='{"queries": ["cats"]}').say("They purr.").say("Sure.")
     with search_server() as served:
         engine(caller.team, served)
@@ -213,7 +213,7 @@ def test_it_searches_the_web(reaching_web: WebProcess, caller: Caller, gpt_5: Sc
     assert [answer(run) for run in runs] == ["They purr.", "Sure."]
 
 
-def test_it_compacts_a_long_session(codex: Codex, gpt_6: Script) -> None:
+def test_codex_compacts_a_long_session(codex: Codex, gpt_6: Script) -> None:
     long = usage(prompt_tokens=9000, completion_tokens=3, total_tokens=9003)
     gpt_6.then(stream(*text("One.")[:-1], long)).say("Notes.").say("Two.")
     settings = ["model_auto_compact_token_limit=5000"]

@@ -49,10 +49,10 @@ class TestLlm:
         return [run["output"].strip() for run in runs]
 
     @pytest.mark.parametrize("options", [[], ["--no-stream"]])
-    def test_it_answers(self, program: Program, script: Script, endpoint: str, options: list[str]) -> None:
+    def test_a_program_answers(self, program: Program, script: Script, endpoint: str, options: list[str]) -> None:
         assert self.outputs(program, script.say("Hel", "lo"), endpoint, ["Hi", *options]) == ["Hello"]
 
-    def test_it_continues_a_conversation(self, program: Program, script: Script, endpoint: str) -> None:
+    def test_a_program_continues_a_conversation(self, program: Program, script: Script, endpoint: str) -> None:
         script.say("Hi, Tom.").say("Tom.")
         assert self.outputs(program, script, endpoint, ["I am Tom."], ["--continue", "Who am I?"])[1] == "Tom."
         assert [message["content"] for message in script.messages[1]] == ["I am Tom.", "Hi, Tom.", "Who am I?"]
