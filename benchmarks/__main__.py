@@ -35,6 +35,7 @@ from benchmarks import (  # noqa: E402 - they import the packages that were look
     slow_streams,
     tables,
     vectors,
+    visited_files,
 )
 from benchmarks.books import command as books  # noqa: E402
 from benchmarks.chaos import evaluation as chaos  # noqa: E402
@@ -68,6 +69,7 @@ COMMANDS: Mapping[str, Callable[..., int]] = {
     "sizing": sizing.main,
     "slow-streams": slow_streams.main,
     "tables": tables.main,
+    "visited-files": visited_files.main,
     **full_size.COMMANDS,
 }
 
