@@ -72,7 +72,8 @@ def _profiled_web(servers: Servers, *, key: str) -> tuple[Server, Target]:
     port = any_free_port()
     url = f"http://127.0.0.1:{port}"
     is_ready = partial(is_up, f"{url}/readyz")
-    web = _profiled(servers, "web", "web", "--host", "127.0.0.1", "--port", str(port), is_ready=is_ready)
+    address = ("--host", "127.0.0.1", "--port", str(port), "--processes", "1")
+    web = _profiled(servers, "web", "web", *address, is_ready=is_ready)
     headers = {"Authorization": f"Bearer {key}"}
     return web, Target(name="platform", url=url, pid=web.process.pid, api="responses", headers=headers)
 
