@@ -29,7 +29,7 @@ from tests.support.compose import read_compose
 from tests.support.image import ROOT, Image, build, make_directory
 from tests.support.otlp import Collector, running_collector
 from tests.support.programs import skip
-from tests.support.waiting import eventually
+from tests.support.waiting import HANGS_AFTER, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
@@ -177,7 +177,9 @@ def test_every_process_works_without_writing_to_the_image(installation: Installa
     upstream = ["--name", "demo", "--base-url", f"http://127.0.0.1:{demo}/v1", "--models", "*"]
     installation.run("web", "add_upstream", *upstream)
     key = json.loads(installation.run("web", "create_key", "--team", "research", "--json"))["key"]
-    with httpx2.Client(base_url=installation.url, headers={"Authorization": f"Bearer {key}"}, timeout=120) as http:
+    with httpx2.Client(
+        base_url=installation.url, headers={"Authorization": f"Bearer {key}"}, timeout=HANGS_AFTER
+    ) as http:
         # In the sandbox, whose only connection is a socket in a volume.
         tools = [{"type": "code_interpreter", "container": {"type": "auto"}}]
         asked = f"Use code_interpreter {json.dumps({'code': CODE})}"

@@ -24,7 +24,7 @@ from tests.support.chunks import text
 from tests.support.programs import need
 from tests.support.raw_http import RawConnection
 from tests.support.upstream import Answer, Gate, Script, ScriptedUpstream, stream
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import HANGS_AFTER, PATIENCE, eventually
 from tests.support.web import WebProcess, running_web
 
 pytestmark = pytest.mark.slow
@@ -118,7 +118,7 @@ def _running(command: list[str], variables: dict[str, str], port: int) -> Iterat
         yield
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=HANGS_AFTER)
 
 
 class Front:

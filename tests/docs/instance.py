@@ -26,9 +26,10 @@ from launcher.address import any_free_port
 from launcher.postgres import SUPERUSER
 from launcher.processes import wait_until
 from tests.docs.providers import PATHS, PROVIDERS
+from tests.support.waiting import HANGS_AFTER
 
 ROOT = Path(__file__).resolve().parents[2]
-START_SECONDS = 120
+START_SECONDS = 300
 # Programs that only record how they were called.
 RECORDED = (
     "apt-get", "systemctl", "docker", "vllm", "sglang", "ollama", "lms", "llama-server", "nginx", "litellm", "certbot",
@@ -212,7 +213,7 @@ def running_instance(directory: Path) -> Iterator[Instance]:
         providers.kill()
         providers.wait()
         up.terminate()
-        up.wait(timeout=60)
+        up.wait(timeout=HANGS_AFTER)
 
 
 def _copy(checkout: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from launcher.processes import wait_until
 
-BLOCK_SECONDS = 60
+BLOCK_SECONDS = 300
 _PYTHON = """
 import contextlib, io, json, os, sys, traceback
 sys.path.insert(0, "")

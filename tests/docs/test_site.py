@@ -14,7 +14,7 @@ from typing_extensions import override
 from guide.build import build
 from guide.sources import ROOT
 from tests.browser.chromium import chromium
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import HANGS_AFTER, PATIENCE
 from tests.support.web import WebProcess
 
 SITE = "http://site/docs/guide/"
@@ -29,7 +29,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def built_web(web: WebProcess) -> WebProcess:
     """The web process after its first request for the site, which waits until the site is built."""
-    httpx2.get(f"{web.url}/docs/guide/", timeout=120).raise_for_status()
+    httpx2.get(f"{web.url}/docs/guide/", timeout=HANGS_AFTER).raise_for_status()
     return web
 
 

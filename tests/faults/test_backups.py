@@ -51,7 +51,7 @@ from tests.support.sandboxes import Sandbox
 from tests.support.skills import skill_files
 from tests.support.upstream import Pause, Script, stream
 from tests.support.vector_stores import upload, use_demo_embeddings
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import HANGS_AFTER, PATIENCE, eventually
 from tests.support.web import WebProcess, running_web
 from tests.support.webhooks import Receiver, add_endpoint, running_receiver
 from tests.support.workers import WorkerProcess, running_worker
@@ -500,7 +500,7 @@ def test_files_deleted_and_expired_during_the_backup_do_not_fail_it(
             with scope.every_team():
                 File.objects.filter(pk=expired).update(expires_at=now(), sweep_at=now())
             blocker.rollback()
-            errors = process.communicate(timeout=60)[1]
+            errors = process.communicate(timeout=HANGS_AFTER)[1]
     assert (process.returncode, errors) == (0, b"")
     assert set(backup.read(directory).missing) == {content_name(deleted), content_name(expired)}
 

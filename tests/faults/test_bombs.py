@@ -24,6 +24,7 @@ from tests.support.machine_clock import machine_time
 from tests.support.memory import MemoryMeter
 from tests.support.sampling import sampled, sized
 from tests.support.upstream import Script, stream
+from tests.support.waiting import HANGS_AFTER
 from tests.support.web import WebProcess
 
 pytestmark = pytest.mark.slow
@@ -115,7 +116,7 @@ class _Probes:
 
     def __init__(self, server: WebProcess) -> None:
         self.slowest = 0.0
-        self._http = httpx2.Client(base_url=server.url, timeout=60)
+        self._http = httpx2.Client(base_url=server.url, timeout=HANGS_AFTER)
 
     def ask(self) -> None:
         began = machine_time()
@@ -149,7 +150,7 @@ def test_a_flood_of_bombs_delays_no_probe(server: WebProcess, caller: Caller, sc
     for _ in range(20):
         idle.ask()
     with (
-        httpx2.Client(base_url=server.url, headers=headers, timeout=100) as http,
+        httpx2.Client(base_url=server.url, headers=headers, timeout=HANGS_AFTER) as http,
         ThreadPoolExecutor(CONNECTIONS) as threads,
         MemoryMeter(server.pid) as memory,
         busy.asking(),

@@ -10,6 +10,7 @@ import pytest
 from tests.support.api import Api, Caller, error, ok
 from tests.support.memory import MemoryMeter
 from tests.support.upstream import ScriptedUpstream
+from tests.support.waiting import HANGS_AFTER
 from tests.support.web import WebProcess, running_web
 
 MIB = 1024 * 1024
@@ -35,7 +36,7 @@ def send_zeros(api: Api, size: int, *, announced: bool = True) -> httpx2.Respons
     headers = {"Content-Type": "multipart/form-data; boundary=b"}
     if announced:
         headers["Content-Length"] = str(len(HEAD) + size + len(TAIL))
-    return api.request("POST", "/files", content=form_of_zeros(size), headers=headers, timeout=100)
+    return api.request("POST", "/files", content=form_of_zeros(size), headers=headers, timeout=HANGS_AFTER)
 
 
 @pytest.fixture(scope="module", params=["uvicorn", "daphne"])
@@ -92,7 +93,7 @@ def test_an_announced_size_is_rejected_immediately(web: WebProcess, caller: Call
         f"POST /v1/files HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {caller.secret}\r\n"
         f"Content-Type: multipart/form-data; boundary=b\r\nContent-Length: {514 * MIB}\r\n\r\n"
     )
-    with socket.create_connection((url.host, url.port or 80), timeout=60) as client:
+    with socket.create_connection((url.host, url.port or 80), timeout=HANGS_AFTER) as client:
         client.sendall(head.encode())
         answer = client.recv(4096)
         while not answer.endswith(b"}"):
@@ -122,6 +123,6 @@ def test_a_json_body_of_100_mb_is_refused_without_filling_the_memory(
         headers["Content-Length"] = str(sum(map(len, body())))
     assert error(api.post(path, b"{"))[0] == 400
     with MemoryMeter(fresh_web.pid) as memory:
-        refused = api.request("POST", path, content=body(), headers=headers, timeout=60)
+        refused = api.request("POST", path, content=body(), headers=headers, timeout=HANGS_AFTER)
     assert error(refused) == (413, None, "request_too_large")
     assert memory.most < FEW

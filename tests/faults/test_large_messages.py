@@ -18,6 +18,7 @@ from tests.support.chunks import text
 from tests.support.memory import MemoryMeter
 from tests.support.raw_http import RawConnection
 from tests.support.upstream import Script, ScriptedUpstream, stream
+from tests.support.waiting import HANGS_AFTER
 from tests.support.web import WebProcess, running_web
 from tests.support.websocket_client import open_socket
 
@@ -90,7 +91,7 @@ def close_code_after(peer: RawConnection, message: Iterator[bytes]) -> int:
             assert piece, "the connection was closed without a code"
             received += piece
         # Whoever does not stop now is disconnected.
-        sending.result(timeout=60)
+        sending.result(timeout=HANGS_AFTER)
     assert received[0] == CLOSE | LAST, received
     return int.from_bytes(received[2:4])
 
@@ -104,7 +105,7 @@ def test_a_message_of_more_than_64_mib_closes_only_its_connection(
         with ThreadPoolExecutor(max_workers=1) as threads, MemoryMeter(fresh_web.pid) as memory:
             code = threads.submit(close_code_after, peer, message())
             assert other.respond(model=script.model, input="Hi")["status"] == "completed"
-            assert code.result(timeout=60) == MESSAGE_TOO_BIG
+            assert code.result(timeout=HANGS_AFTER) == MESSAGE_TOO_BIG
         assert other.respond(model=script.model, input="Hi")["status"] == "completed"
     assert memory.most < HELD
 
@@ -158,7 +159,7 @@ def test_large_messages_of_many_connections_do_not_fill_the_memory(
                 assert socket.respond(model=script.model, input="Hi")["status"] == "completed"
         with open_socket(fresh_web.url, secret=make_caller().secret) as socket:
             assert socket.respond(model=script.model, input="x" * 5 * MIB)["status"] == "completed"
-        assert httpx2.get(f"{fresh_web.url}/livez", timeout=60).status_code == 200
+        assert httpx2.get(f"{fresh_web.url}/livez", timeout=HANGS_AFTER).status_code == 200
         threads.shutdown()
     assert memory.most < HELD
 

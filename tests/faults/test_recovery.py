@@ -24,7 +24,7 @@ from tests.support.api import Api, error
 from tests.support.background import text_of
 from tests.support.management import ForkedPrograms
 from tests.support.upstream import Script, running_upstream, stream
-from tests.support.waiting import eventually
+from tests.support.waiting import HANGS_AFTER, eventually
 from tests.support.web import ROOT
 
 pytestmark = pytest.mark.slow
@@ -56,7 +56,7 @@ def running_web(servers: Servers) -> Iterator[Api]:
     command = (sys.executable, MANAGE, "web", "--host", "127.0.0.1", "--port", port, "--processes", "1")
     web = servers.start("web", *command, is_ready=partial(is_up, f"{url}/readyz"), PORT=port)
     try:
-        with httpx2.Client(timeout=60) as http:
+        with httpx2.Client(timeout=HANGS_AFTER) as http:
             yield Api(http, url=url, secret=servers.environment["API_KEY"])
     finally:
         processes.signal_group(web.process.pid, signal.SIGKILL)

@@ -31,7 +31,7 @@ from tests.support.api import Api, ok
 from tests.support.background import RUNNING, ended
 from tests.support.machine_clock import machine_time
 from tests.support.sampling import SEED, rest_at_night
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import HANGS_AFTER, PATIENCE, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -120,7 +120,7 @@ class Up:
         """Send a signal and return the exit code and the seconds until the exit."""
         started = machine_time()
         os.killpg(self.process.pid, number)
-        return self.process.wait(timeout=60), machine_time() - started
+        return self.process.wait(timeout=HANGS_AFTER), machine_time() - started
 
 
 Start = Callable[..., Up]
@@ -248,7 +248,7 @@ def test_a_worker_that_dies_again_and_again_leaves_the_rest_running(running: Up)
     assert worker_status["restarts"] >= 6
     assert worker_status["last_end"] == "signal SIGKILL"
     # A worker works again, without a start of the platform.
-    with httpx2.Client(timeout=60) as http:
+    with httpx2.Client(timeout=HANGS_AFTER) as http:
         api = Api(http, url=running.url, secret=running.labelled("Key"))
         made = ok(api.post("/responses", {"model": "demo", "input": "Hello", "background": True}))
         assert ended(api, made["id"], seconds=START_SECONDS)["status"] == "completed"
@@ -357,7 +357,7 @@ def test_everything_is_served_after_random_kills(running: Up) -> None:
     chance = random.Random(SEED)
     names = [name for name in ("web", "worker", "beat", "sandbox") if name in running.children()]
     order = chance.sample([*names, "web process"], len(names) + 1)
-    with httpx2.Client(timeout=60) as http:
+    with httpx2.Client(timeout=HANGS_AFTER) as http:
         api = Api(http, url=running.url, secret=running.labelled("Key"))
         with Clients(api) as clients:
             clients.wait_for_each(seconds=START_SECONDS)

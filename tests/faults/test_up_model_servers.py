@@ -18,6 +18,7 @@ from launcher.address import any_free_port
 from tests.faults.test_up import ROOT, START_SECONDS, Up, call
 from tests.support.machine_clock import machine_time
 from tests.support.model_server import ANSWER, ModelServer, model_server, models, ollama
+from tests.support.waiting import HANGS_AFTER
 
 pytestmark = pytest.mark.slow
 
@@ -98,7 +99,7 @@ def test_a_terminal_is_asked(state_dir: Path, reply: str, connected: bool) -> No
             assert ("add_upstream --name vllm" in shown) is not connected
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(timeout=60)
+            process.wait(timeout=HANGS_AFTER)
             os.close(terminal)
 
 

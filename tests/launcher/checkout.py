@@ -17,6 +17,7 @@ from pathlib import Path
 from typing_extensions import override
 
 from launcher.bootstrap import DEVELOPMENT, RUNTIME
+from tests.support.waiting import HANGS_AFTER
 
 ROOT = Path(__file__).resolve().parents[2]
 # A Python without the packages, as on a new machine. This one is in the environment of the checkout.
@@ -153,5 +154,5 @@ class Checkout:
     def run(self, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
         process = self.start(*arguments, **options)  # type: ignore[arg-type]
-        output, errors = process.communicate(timeout=100)
+        output, errors = process.communicate(timeout=HANGS_AFTER)
         return subprocess.CompletedProcess(process.args, process.returncode, output, errors)

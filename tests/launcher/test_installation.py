@@ -9,6 +9,7 @@ import pytest
 
 from launcher.bootstrap import LLAMA, TELEMETRY
 from tests.launcher.checkout import UV, Checkout, PackageIndex, build_wheel, requirement
+from tests.support.waiting import HANGS_AFTER
 
 pytestmark = pytest.mark.slow
 
@@ -148,8 +149,8 @@ def test_a_second_installation_waits_for_the_first(checkout: Checkout, index: Pa
     assert second.stdout
     assert f"Another process is installing packages in {checkout.root}" in second.stdout.readline()
     index.released.set()
-    first.communicate(timeout=60)
-    output, errors = second.communicate(timeout=60)
+    first.communicate(timeout=HANGS_AFTER)
+    output, errors = second.communicate(timeout=HANGS_AFTER)
     assert (first.returncode, second.returncode, errors) == (0, 0, "")
     assert "Virtual environment ready" not in output
 

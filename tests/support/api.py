@@ -19,6 +19,7 @@ from tenants.models import ApiKey, Team
 from tests.support.anthropic_types import check_message_event
 from tests.support.streams import Retrieve, check_stream
 from tests.support.validation import check_answer, check_chunk, check_event
+from tests.support.waiting import HANGS_AFTER
 
 Event = dict[str, Any]
 
@@ -175,7 +176,7 @@ class Api:
         raw = orjson.dumps(body)
         headers = {**self.headers, "Host": host, "Content-Type": "application/json", "Content-Length": str(len(raw))}
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        with socket.create_connection((host, int(port)), timeout=60) as peer:
+        with socket.create_connection((host, int(port)), timeout=HANGS_AFTER) as peer:
             peer.sendall(f"POST /v1{path} HTTP/1.1\r\n{head}\r\n".encode() + raw)
             yield
 

@@ -33,7 +33,7 @@ from tests.support.management import ForkedPrograms
 from tests.support.network import Network
 from tests.support.programs import skip
 from tests.support.upstream import Script, ScriptedUpstream, running_upstream, stream
-from tests.support.waiting import eventually
+from tests.support.waiting import HANGS_AFTER, eventually
 from tests.support.web import ROOT
 
 RECOVERY_SECONDS = 10.0
@@ -301,7 +301,7 @@ def running_deployment(*, network: Network | None = None, **variables: str) -> I
     with (
         running_upstream(host=network.addresses["upstream"] if network else "127.0.0.1") as upstream,
         running_servers(directory, settings=settings, durable=False, programs=ForkedPrograms()) as servers,
-        httpx2.Client(timeout=60) as http,
+        httpx2.Client(timeout=HANGS_AFTER) as http,
     ):
         spare_port, port = any_free_port(), any_free_port()
         host = network.web_address if network else "127.0.0.1"

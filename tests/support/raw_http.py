@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from tests.support.waiting import HANGS_AFTER
+
 
 @dataclass(frozen=True)
 class RawResponse:
@@ -36,7 +38,7 @@ class RawConnection:
 
     def __init__(self, url: str, *, trust: ssl.SSLContext | None = None) -> None:
         parts = urlsplit(url)
-        self.socket = socket.create_connection((parts.hostname or "", parts.port or 80), timeout=60)
+        self.socket = socket.create_connection((parts.hostname or "", parts.port or 80), timeout=HANGS_AFTER)
         if trust is not None:
             self.socket = trust.wrap_socket(self.socket, server_hostname=parts.hostname)
         self._unread = b""

@@ -10,6 +10,8 @@ from tests.support.machine_clock import machine_time
 Found = TypeVar("Found")
 
 
+HANGS_AFTER = 600.0
+"""Seconds of the clock on the wall after which a program or a connection hangs, however slow the machine is."""
 PATIENCE = 120.0
 """Seconds that a test waits for what takes seconds on an idle machine. Longer waits only end a test that hangs."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.machine_clock import machine_time
+from tests.support.waiting import HANGS_AFTER
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +46,7 @@ def address(server: subprocess.Popen[str]) -> str:
 def test_the_demo_prints_its_base_url() -> None:
     with process("--host", "127.0.0.1", "--port", "0") as server:
         health = address(server).removesuffix("/v1") + "/health"
-        assert urllib.request.urlopen(health, timeout=60).read() == b'{"status":"ok"}'
+        assert urllib.request.urlopen(health, timeout=HANGS_AFTER).read() == b'{"status":"ok"}'
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -54,12 +55,12 @@ def test_the_demo_stops_immediately_while_a_request_is_answered(number: signal.S
         host, port = address(server).removeprefix("http://").removesuffix("/v1").split(":")
         body = b'{"model": "demo-d99999", "stream": true, "messages": [{"role": "user", "content": "hi"}]}'
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: demo\r\nContent-Length: {len(body)}\r\n\r\n"
-        with socket.create_connection((host, int(port)), timeout=60) as connection:
+        with socket.create_connection((host, int(port)), timeout=HANGS_AFTER) as connection:
             connection.sendall(head.encode() + body)
             assert connection.recv(100).startswith(b"HTTP/1.1 200")
             begun = machine_time()
             server.send_signal(number)
-            _, errors = server.communicate(timeout=60)
+            _, errors = server.communicate(timeout=HANGS_AFTER)
         assert (server.returncode, errors) == (0, "")
         assert machine_time() - begun < 9
 
@@ -68,7 +69,7 @@ def test_the_demo_reports_that_the_port_is_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with process("--port", str(port)) as server:
-            output, errors = server.communicate(timeout=60)
+            output, errors = server.communicate(timeout=HANGS_AFTER)
     assert (server.returncode, output) == (1, "")
     assert errors.startswith(f"demo upstream cannot listen on 127.0.0.1:{port}: ")
     assert errors.count("\n") == 1

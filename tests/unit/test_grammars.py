@@ -71,7 +71,8 @@ async def test_a_text_that_matches_its_grammar_has_no_defect(grammar: Grammar, t
 @pytest.mark.slow
 async def test_a_long_text_has_more_time() -> None:
     text = ">a line of some length\n" * 1_000
-    assert await text_defect(lark(LINES), text) is None
+    # It has seconds of CPU, which come late on a busy machine: then it is checked again.
+    assert None in [await text_defect(lark(LINES), text) for _ in range(5)]
 
 
 @pytest.mark.parametrize(

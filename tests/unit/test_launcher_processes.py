@@ -12,6 +12,7 @@ import pytest
 
 from launcher import postgres, processes
 from launcher.processes import ChildCommand, Records, identify, is_same, wait_until
+from tests.support.waiting import HANGS_AFTER
 
 
 def command(tmp_path: Path, script: str, *, stdin: bytes = b"") -> ChildCommand:
@@ -45,7 +46,7 @@ def test_a_child_runs_in_its_own_session_without_a_terminal(tmp_path: Path) -> N
 
 def test_secrets_are_passed_through_stdin(tmp_path: Path) -> None:
     process = processes.start(command(tmp_path, "import sys; print(sys.stdin.read()[::-1])", stdin=b"secret"))
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=HANGS_AFTER) == 0
     assert (tmp_path / "child.log").read_text().strip() == "terces"
 
 
@@ -84,7 +85,7 @@ def test_the_next_start_ends_children_of_a_killed_supervisor(tmp_path: Path) -> 
     Records(tmp_path / "pids").add(command=command(tmp_path, SLEEP), process=process)
     records = Records(tmp_path / "pids")
     assert records.end_leftovers(patience=5) == ["child"]
-    assert process.wait(timeout=60) == -signal.SIGTERM
+    assert process.wait(timeout=HANGS_AFTER) == -signal.SIGTERM
     assert records.end_leftovers() == []
 
 
@@ -156,4 +157,4 @@ def test_a_server_still_using_the_data_is_ended(tmp_path: Path) -> None:
     server = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=_hear)  # noqa: PLW1509 - one thread
     pid_file(tmp_path, str(server.pid))
     postgres.clear_stale(data=tmp_path)
-    assert server.wait(timeout=60) != 0
+    assert server.wait(timeout=HANGS_AFTER) != 0

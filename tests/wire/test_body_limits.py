@@ -11,7 +11,7 @@ import pytest
 from tests.support.api import Caller, MakeCaller
 from tests.support.raw_http import RawConnection
 from tests.support.upstream import Script, ScriptedUpstream
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import HANGS_AFTER, PATIENCE
 from tests.support.web import WebProcess, running_web
 
 pytestmark = pytest.mark.slow
@@ -260,7 +260,7 @@ def test_expect_100_continue_is_supported(
     host, port = process.url.removeprefix("http://").split(":")
     body = orjson.dumps({"model": script.model, "input": "x" * 2 * MIB})
     head = f"Host: {host}\r\nAuthorization: Bearer {caller.secret}\r\nContent-Length: {len(body)}\r\n"
-    with socket.create_connection((host, int(port)), timeout=60) as peer:
+    with socket.create_connection((host, int(port)), timeout=HANGS_AFTER) as peer:
         peer.sendall(f"POST /v1/responses HTTP/1.1\r\n{head}Expect: 100-continue\r\n\r\n".encode())
         assert b" 100 " in peer.recv(4096)
         peer.sendall(body)

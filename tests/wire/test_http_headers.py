@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.api import Api
 from tests.support.upstream import Script
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import HANGS_AFTER, PATIENCE, eventually
 from tests.support.web import WebProcess
 
 REDOC = "/static/redoc/redoc.standalone.js"
@@ -48,7 +48,7 @@ def test_responses_have_a_length(api: Api, script: Script) -> None:
 
 def test_head_has_the_headers_of_get_and_no_body(web: WebProcess, api: Api) -> None:
     host, port = urlsplit(web.url).netloc.split(":")
-    with socket.create_connection((host, int(port)), timeout=60) as peer:
+    with socket.create_connection((host, int(port)), timeout=HANGS_AFTER) as peer:
         head = f"HEAD /v1/models HTTP/1.1\r\nHost: {host}\r\nAuthorization: {api.headers['Authorization']}\r\n"
         peer.sendall(f"{head}Connection: close\r\n\r\n".encode())
         received = b""

@@ -21,6 +21,7 @@ from tests.support.api import Caller
 from tests.support.chunks import calls, chunk, text
 from tests.support.upstream import Answer, Cut, Gate, Script, refusal, stream
 from tests.support.validation import check_event
+from tests.support.waiting import HANGS_AFTER
 from tests.support.web import WebProcess
 
 LIMITS = ResponsesWebSocketLimits(
@@ -132,14 +133,14 @@ def test_a_session_runs_an_agent_without_stored_responses(connection: ResponsesC
     script.call(look="{}").say("A cat.")
     with ResponsesWebSocketSession(connection, limits=LIMITS) as session:
         session.default.send(create(script, store=False, generate=False))
-        warm = session.default.get_final_response(timeout=60)
+        warm = session.default.get_final_response(timeout=HANGS_AFTER)
         assert warm.output == []
         session.default.send(create(script, store=False, input="What is it?", previous_response_id=warm.id))
-        first = session.default.get_final_response(timeout=60)
+        first = session.default.get_final_response(timeout=HANGS_AFTER)
         assert first.output[0].type == "function_call"
         output = {"type": "function_call_output", "call_id": first.output[0].call_id, "output": "a cat"}
         session.default.send(create(script, store=False, input=[output], previous_response_id=first.id))
-        assert session.default.get_final_response(timeout=60).output_text == "A cat."
+        assert session.default.get_final_response(timeout=HANGS_AFTER).output_text == "A cat."
 
 
 async def test_lanes_of_a_session_run_concurrently(
@@ -161,7 +162,7 @@ def test_a_session_raises_the_error_of_a_lane(connection: ResponsesConnection, s
         lane = session.lane("a")
         lane.send(create(script, temperature=9))
         with pytest.raises(ResponsesWebSocketError) as refused:
-            lane.get_final_response(timeout=60)
+            lane.get_final_response(timeout=HANGS_AFTER)
     assert isinstance(refused.value.event, ResponseWsError)
     assert refused.value.event.error.param == "temperature"
 
