@@ -1,6 +1,6 @@
 """Base class of the API's views."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -39,14 +39,6 @@ class ApiRequest(Request):
         return cast("str", self.asgi["request_id"])
 
 
-@dataclass(frozen=True, slots=True)
-class DirectRequest:
-    """Authenticated request to an endpoint that is served without DRF (`responses.api.streams.EndpointApp`)."""
-
-    principal: Principal
-    asgi: AsgiScope
-
-
 class ApiView(APIView):
     """View of one path below /v1/, whose handlers are declared with `Endpoint`; each may be asynchronous.
 
@@ -63,16 +55,19 @@ class ApiView(APIView):
     @override
     def __init_subclass__(cls, *, path: str = "", **options: Any) -> None:
         super().__init_subclass__(**options)
-        handlers = {name: value for name, value in vars(cls).items() if hasattr(value, "endpoint")}
-        if bare := {*cls.http_method_names} & vars(cls).keys() - handlers.keys():
+        # Without a handler, an app of its own serves the endpoint (`responses.api.endpoint_app`), and never the view.
+        declared = {
+            name: value if isinstance(value, Endpoint) else value.endpoint
+            for name, value in vars(cls).items()
+            if isinstance(value, Endpoint) or hasattr(value, "endpoint")
+        }
+        if bare := {*cls.http_method_names} & vars(cls).keys() - declared.keys():
             # Without a declaration it would be served without a check of its scope.
             raise TypeError(f"{cls.__name__}: declare {', '.join(bare)} with Endpoint")
         cls.path = path
-        cls.endpoints = tuple(
-            replace(declared.endpoint, method=name.upper(), path=path, handler=declared.__wrapped__)
-            for name, declared in handlers.items()
-        )
-        cls.view_is_async = any(map(iscoroutinefunction, handlers.values()))
+        cls.endpoints = tuple(replace(endpoint, method=name.upper(), path=path) for name, endpoint in declared.items())
+        handlers = [vars(cls)[name] for name in declared]
+        cls.view_is_async = any(isinstance(handler, Endpoint) or iscoroutinefunction(handler) for handler in handlers)
 
     @override
     def initialize_request(self, request: Any, *args: Any, **kwargs: Any) -> ApiRequest:

@@ -1,6 +1,6 @@
 """ASGI application: the API with its streams and views under /v1, and the site for everything else.
 
-Endpoints that run models are plain ASGI apps (`responses.api.streams`); the others are views.
+Endpoints that run models are plain ASGI apps (`responses.api.endpoint_app`); the others are views.
 """
 
 import os
@@ -47,8 +47,8 @@ from core.load.draining import draining
 from core.telemetry.metrics import OTHER
 from responses.admin.live.follow import FollowSocket
 from responses.admin.live.socket import LiveSocket
+from responses.api.endpoint_app import EndpointApp
 from responses.api.messages import with_anthropic_clients
-from responses.api.streams import EndpointApp
 from responses.api.urls import ENDPOINTS
 from responses.api.websocket import ResponseSocket
 from tenants.authentication import authenticate
@@ -73,7 +73,7 @@ _views: App = ApiHandler(unknown=_unknown_url)
 _streams: dict[tuple[str, str], App] = {
     (endpoint.method, endpoint.path): counted(EndpointApp(endpoint)) if endpoint.calls_model else EndpointApp(endpoint)
     for endpoint in ENDPOINTS
-    if endpoint.event_stream is not None
+    if endpoint.served_by is not None
 }
 _counted_views = counted(_views)
 

@@ -6,15 +6,15 @@ from core.http.endpoints import NULLABLE_STRING, STRING, ApiObject, Endpoint
 from core.http.pagination import Order, PageRequest, page_argument
 from core.http.query import METADATA_FILTER, QueryArgument, nested_values, parameter
 from responses import chat
+from responses.api.calls import ChatCall
 from responses.api.requests import FORWARDED, STREAMED, info_of
-from responses.api.streams import ChatStream
 from responses.chat import stored
 from responses.chat.messages import ROLES
-from responses.chat.requests import ChatRequest, CreateChatCompletion, UpdateChatCompletion, parse_update
+from responses.chat.requests import CreateChatCompletion, UpdateChatCompletion, parse_update
 from responses.chat.stored import CompletionFilter
 from tenants import scope
 from tenants.models import Scope
-from tenants.views import ApiRequest, ApiView, DirectRequest
+from tenants.views import ApiRequest, ApiView
 
 _COMPLETION = ApiObject("ChatCompletion", {"type": "object", "description": "The upstream's completion, unchanged."})
 _MESSAGE = ApiObject.of("ChatMessage", {"id": STRING, "role": {"enum": list(ROLES)}, "content": NULLABLE_STRING})
@@ -32,20 +32,18 @@ _FILTERS = QueryArgument(
 class ChatCompletionsView(ApiView, path="chat/completions"):
     """All chat completions of a team."""
 
-    @Endpoint(
+    post = Endpoint(
         Scope.CHAT_WRITE,
         "Create a chat completion",
         calls_model=True,
         body=CreateChatCompletion,
         parse=chat.parse_chat,
-        event_stream=ChatStream,
+        served_by=ChatCall,
         stream=f"{STREAMED}, ending with `data: [DONE]`.",
         errors=FORWARDED,
         returns=_COMPLETION,
         note="forwarded to the upstream, see below",
     )
-    async def post(self, request: DirectRequest, body: ChatRequest) -> Response:
-        return Response(await chat.complete(principal=request.principal, body=body, request=info_of(request.asgi)))
 
     @Endpoint(
         Scope.CHAT_READ,

@@ -16,12 +16,12 @@ from core.http.endpoints import INTEGER, NULLABLE_STRING, STRING, ApiObject, End
 from responses import anthropic
 from responses.anthropic import errors
 from responses.anthropic.schema import CountTokens, CreateMessage
+from responses.api.calls import Call
 from responses.api.requests import STREAMED, info_of, warning_headers
-from responses.api.streams import EventStream
 from responses.runs.runner import LiveRun
 from tenants.models import Scope as KeyScope
 from tenants.principal import Principal
-from tenants.views import ApiRequest, ApiView, DirectRequest
+from tenants.views import ApiRequest, ApiView
 
 # The format is that of all versions so far; new SDKs send versions that are younger than this server.
 _VERSION = re.compile(r"20\d\d-\d\d-\d\d")
@@ -83,10 +83,16 @@ _MESSAGE = ApiObject.of(
 _TOKENS = ApiObject.of("MessageTokens", {"input_tokens": INTEGER})
 
 
-class MessageEvents(EventStream):
-    """`POST /v1/messages` with `stream: true`."""
+class MessageCall(Call):
+    """`POST /v1/messages`."""
 
     _run: LiveRun | None = None
+
+    @override
+    async def answer(self, principal: Principal, body: CreateMessage) -> Response:  # type: ignore[override]
+        request = info_of(self.scope)
+        message, run = await anthropic.create_message(principal=principal, body=body, request=request)
+        return Response(message, headers=warning_headers(run.warnings))
 
     @override
     async def open(self, principal: Principal, body: CreateMessage) -> AsyncIterator[bytes]:  # type: ignore[override]
@@ -108,23 +114,18 @@ class MessageEvents(EventStream):
 class MessagesView(ApiView, path="messages"):
     """Messages of Anthropic's API."""
 
-    @Endpoint(
+    post = Endpoint(
         KeyScope.RESPONSES_WRITE,
         "Create a message",
         calls_model=True,
         body=_CREATE,
         parse=anthropic.parse_message,
-        event_stream=MessageEvents,
+        served_by=MessageCall,
         stream=f"{STREAMED}, as in Anthropic's API.",
         errors=(400, 401, 403, 404, 413, 429, 500, 529),
         returns=_MESSAGE,
         note="Anthropic's Messages API, on the same runs as responses",
     )
-    async def post(self, request: DirectRequest, body: CreateMessage) -> Response:
-        message, run = await anthropic.create_message(
-            principal=request.principal, body=body, request=info_of(request.asgi)
-        )
-        return Response(message, headers=warning_headers(run.warnings))
 
 
 class CountMessageTokensView(ApiView, path="messages/count_tokens"):

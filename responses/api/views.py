@@ -1,6 +1,5 @@
 """Endpoints of `/v1/responses` and `/v1/models`."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +8,6 @@ from rest_framework.response import Response
 from conversations.api.conversations import CONVERSATION, INCLUDE, ITEM
 from conversations.items import project
 from conversations.selectors import public_conversation
-from core.errors import ServerError
 from core.http.endpoints import (
     BOOLEAN,
     INTEGER,
@@ -24,11 +22,11 @@ from core.http.endpoints import (
     Schema,
 )
 from core.http.pagination import PAGE, PageRequest
+from responses.api.calls import ReplayCall, ResponseCall
 from responses.api.polling import polling_headers
-from responses.api.requests import REPLAY, RESPONSE_FILTERS, STREAMED, info_of, warning_headers
-from responses.api.streams import ResponseReplay, ResponseStream
-from responses.lifecycle import cancel, create
-from responses.models import Mode, Status
+from responses.api.requests import REPLAY, RESPONSE_FILTERS, STREAMED, info_of
+from responses.lifecycle import cancel
+from responses.models import Status
 from responses.passthrough import compact, input_tokens, models
 from responses.runs import access, selectors
 from responses.runs.input_items import list_input_items
@@ -36,7 +34,7 @@ from responses.runs.selectors import ResponseFilter
 from responses.schema import CreateResponse, parse_create
 from tenants import scope
 from tenants.models import Scope
-from tenants.views import ApiRequest, ApiView, DirectRequest
+from tenants.views import ApiRequest, ApiView
 
 _NUMBER: Schema = {"type": "number"}
 _CACHED: Schema = {"cached_tokens": INTEGER, "cache_write_tokens": INTEGER}
@@ -128,36 +126,18 @@ def _parameters(names: Sequence[str], **schema: Any) -> Schema:
 class ResponsesView(ApiView, path="responses"):
     """All responses of a team."""
 
-    @Endpoint(
+    post = Endpoint(
         Scope.RESPONSES_WRITE,
         "Create a response",
         calls_model=True,
         body=CreateResponse,
         parse=parse_create,
-        event_stream=ResponseStream,
+        served_by=ResponseCall,
         stream=f"{STREAMED}; the name of each event is its `type`.",
         errors=_RUN_ERRORS,
         returns=_RESPONSE,
         note="JSON, or server-sent events with `stream: true`",
     )
-    async def post(self, request: DirectRequest, body: CreateResponse) -> Response:
-        principal, info = request.principal, info_of(request.asgi)
-        if body.background:
-            queued = await create.queue_response(principal=principal, body=body, request=info, mode=Mode.JSON)
-            return Response(queued.body, headers=warning_headers(queued.warnings))
-        run = await create.create_response(principal=principal, body=body, request=info, mode=Mode.JSON)
-        try:
-            end = await run.finished()
-        except asyncio.CancelledError:
-            # The client has disconnected; the runner decides if the run continues without it.
-            run.detach()
-            raise
-        # The response of a failed run is stored like any other, but OpenAI reports the failure as an HTTP error here.
-        if end.ending.status == "failed":
-            raise end.ending.failure.as_api_error() if end.ending.failure else ServerError()
-        if end.ending.status == "cancelled":
-            raise ServerError("The response was cancelled.")
-        return Response(end.response, headers=warning_headers(run.warnings))
 
     @Endpoint(
         Scope.RESPONSES_READ,
@@ -180,7 +160,7 @@ class ResponseView(ApiView, path="responses/<resp:response_id>"):
         Scope.RESPONSES_READ,
         "Retrieve a response",
         query=(INCLUDE, REPLAY),
-        event_stream=ResponseReplay,
+        served_by=ReplayCall,
         stream=f"{STREAMED}: the events of the run so far, followed by live events until its end.",
         returns=_RESPONSE,
         note="JSON; with `stream=true` the events of the run, see below",

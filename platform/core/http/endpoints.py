@@ -104,9 +104,8 @@ class Endpoint:
     view (`tenants.views.ApiView`); the converter of an id in the path is its prefix, as in `<resp:response_id>`.
     `returns` is a media type for contents that are not JSON. `parse` converts the values of a JSON body, by default
     into the type `body`. `query` None accepts any parameters. A `spooled` body is written to disk. `calls_model`: the
-    handler itself reserves what the call needs of the limits. `event_stream`
-    (`responses.api.streams`) serves requests that ask for the stream that `stream` describes. `handler` is the
-    undecorated one.
+    handler itself reserves what the call needs of the limits. `served_by` is a class of calls (`responses.api.calls`)
+    that serves the endpoint if it has no handler, and otherwise only requests for the stream that `stream` describes.
     """
 
     scope: str
@@ -121,12 +120,11 @@ class Endpoint:
     query: Sequence[QueryArgument] | None = None
     errors: Sequence[int] | None = None
     calls_model: bool = False
-    event_stream: Any = None
+    served_by: Any = None
     stream: str = ""
     note: str = ""
     method: str = ""
     path: str = ""
-    handler: Any = None
 
     def __call__(self, handler: Handler) -> Handler:
         def arguments_of(view: Any, request: Request, ids: dict[str, str]) -> dict[str, Any]:
