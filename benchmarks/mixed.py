@@ -500,7 +500,7 @@ def created_teams(environment: Mapping[str, str], number: int) -> list[Team]:
         "from tenants import services\n"
         f"for number in range({number}):\n"
         "    team = services.ensure_team(name=f'team {number}')\n"
-        "    print(services.create_key(team=team, name='simulation').secret)\n"
+        "    print(services.create_key(team=team, spec=services.KeySpec(name='simulation')).secret)\n"
     )
     lines = manage(environment, "shell", "--command", script).splitlines()
     return [Team(headers=_headers(line)) for line in lines if line.startswith("sk-")]

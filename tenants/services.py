@@ -89,38 +89,40 @@ def update_team(*, team: Team, values: Mapping[str, Any], actor: str) -> Team:
     return row
 
 
-def create_key(
-    *,
-    team: Team,
-    name: str,
-    scopes: Sequence[str] = (Scope.ALL.value,),
-    allowed_models: Sequence[str] | None = None,
-    tools: Sequence[str] = (ToolKind.ALL.value,),
-    expires_at: datetime | None = None,
-    purpose: str = "",
-    allowed_addresses: Sequence[str] | None = None,
-    source: KeySource = KeySource.PERSON,
-    actor: str = "system",
-    created_by: int | None = None,
-    service_account: ServiceAccount | None = None,
-) -> NewKey:
-    """Create a key. It may use all models of the team and any address unless `allowed_…` restricts them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeySpec:
+    """Fields of a new key. It may use all models of its team and any address unless `allowed_…` restricts them."""
+
+    name: str
+    purpose: str = ""
+    scopes: Sequence[str] = (Scope.ALL.value,)
+    allowed_models: Sequence[str] | None = None
+    tools: Sequence[str] = (ToolKind.ALL.value,)
+    allowed_addresses: Sequence[str] | None = None
+    expires_at: datetime | None = None
+    source: KeySource = KeySource.PERSON
+    created_by: int | None = None
+    service_account: ServiceAccount | None = None
+
+
+def create_key(*, team: Team, spec: KeySpec, actor: str = "system") -> NewKey:
+    """Create a key and record it in the audit log."""
     new = unsaved_key(
         team=team,
-        name=name,
-        purpose=purpose,
-        source=source,
-        scopes=list(scopes),
-        allowed_models=list(allowed_models) if allowed_models else None,
-        tools=list(tools),
-        allowed_addresses=list(allowed_addresses) if allowed_addresses else None,
-        expires_at=expires_at,
-        created_by_id=created_by,
-        service_account=service_account,
+        name=spec.name,
+        purpose=spec.purpose,
+        source=spec.source,
+        scopes=list(spec.scopes),
+        allowed_models=list(spec.allowed_models) if spec.allowed_models else None,
+        tools=list(spec.tools),
+        allowed_addresses=list(spec.allowed_addresses) if spec.allowed_addresses else None,
+        expires_at=spec.expires_at,
+        created_by_id=spec.created_by,
+        service_account=spec.service_account,
     )
     with scope.team(team.pk):
         new.key.save(force_insert=True)
-        after = {"name": name, "scopes": list(scopes), "prefix": new.key.prefix}
+        after = {"name": spec.name, "scopes": list(spec.scopes), "prefix": new.key.prefix}
         audit(team_id=team.pk, actor=actor, action="api_key.created", target=new.key.pk, after=after)
     return new
 
@@ -143,8 +145,8 @@ def create_service_account(
         key = None
         if with_key:
             # OpenAI's name of such a key.
-            options: dict[str, Any] = {"expires_at": expires_at, "service_account": account, "actor": actor}
-            key = create_key(team=team, name="Secret Key", **options)
+            spec = KeySpec(name="Secret Key", expires_at=expires_at, service_account=account)
+            key = create_key(team=team, spec=spec, actor=actor)
     return account, key
 
 

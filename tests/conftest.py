@@ -195,13 +195,13 @@ def http() -> Iterator[httpx2.Client]:
 
 @pytest.fixture
 def make_caller(database: None) -> MakeCaller:
-    """Create a team with an API key. Takes the arguments of `create_key`, and `team` to use an existing team."""
+    """Create a team with an API key. Takes the fields of a `KeySpec`, and `team` to use an existing team."""
 
     def make(**options: Any) -> Caller:
         if not options and (ready := _callers.take()):
             return ready
         team = options.pop("team", None) or services.ensure_team(name=f"team {uuid.uuid4().hex}")
-        new = services.create_key(team=team, name="test", **options)
+        new = services.create_key(team=team, spec=services.KeySpec(name="test", **options))
         return Caller(team=team, key=new.key, secret=new.secret)
 
     return make

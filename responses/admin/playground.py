@@ -84,15 +84,14 @@ def create_key(request: HttpRequest) -> HttpResponse:
     team = teams_for(request, CONTRIBUTORS).filter(pk=request.POST.get("team", "")).first()
     if team is None:
         raise PermissionDenied
-    made = services.create_key(
-        team=team,
+    spec = services.KeySpec(
         name=f"Playground of {request.user.get_username()}"[:_NAME_LENGTH],
         scopes=_SCOPES,
         expires_at=now() + KEY_LIFETIME,
         source=KeySource.PLAYGROUND,
-        actor=actor(request),
         created_by=request.user.pk,
     )
+    made = services.create_key(team=team, spec=spec, actor=actor(request))
     # Answers of the admin are never cached, so the secret stays in this one.
     return JsonResponse({"id": made.key.pk, "key": made.secret, "lives": int(KEY_LIFETIME.total_seconds())})
 

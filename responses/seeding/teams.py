@@ -101,7 +101,7 @@ def make_tenant(name: str, *, rng: random.Random, at: datetime, days: int) -> Se
             ("Old laptop", 80, 11 * day, {}),
             ("Never used", 120, None, {}),
         ):
-            made = services.create_key(team=team, name=label, **options)
+            made = services.create_key(team=team, spec=services.KeySpec(name=label, **options))
             secret = secret or made.secret
             if label == "Old laptop":
                 services.revoke_key(key=made.key)

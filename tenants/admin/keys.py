@@ -42,7 +42,7 @@ from tenants.models import ApiKey, KeySource, Role
 KEY_MANAGERS = LEADS | OPERATORS
 _DEVELOPERS = frozenset({Role.DEVELOPER})
 # Fields of the form for a new key that are stored as they are.
-_STORED = ("team", "name", "purpose", "scopes", "allowed_models", "tools", "allowed_addresses")
+_STORED = ("name", "purpose", "scopes", "allowed_models", "tools", "allowed_addresses")
 
 
 def _created_by_user(request: HttpRequest, key: ApiKey) -> bool:
@@ -214,13 +214,11 @@ class KeyAdmin(AuditedAdmin, TeamScoped):
         form = NewKeyForm(request.POST or None, teams=teams, models=names, initial=initial)
         if request.method == "POST" and form.is_valid():
             # One transaction: a key must not exist without the limits that it was to have.
-            with scope.team(form.cleaned_data["team"].pk):
-                made = services.create_key(
-                    **{name: form.cleaned_data[name] for name in _STORED},
-                    expires_at=form.expires_at(now()),
-                    actor=actor(request),
-                    created_by=request.user.pk,
-                )
+            team = form.cleaned_data["team"]
+            with scope.team(team.pk):
+                fields = {name: form.cleaned_data[name] for name in _STORED}
+                spec = services.KeySpec(**fields, expires_at=form.expires_at(now()), created_by=request.user.pk)
+                made = services.create_key(team=team, spec=spec, actor=actor(request))
                 form.save_limits(key=made.key, actor=actor(request))
             return self.show_secret(request, made, "Copy your new key")
         return self.render(request, "admin/tenants/apikey/add.html", "Create an API key", form=form)

@@ -190,14 +190,13 @@ class ServiceAccountKeysView(ApiView, path=f"{_PATH}/<service_account_id>/api_ke
         account = _find(project_id, service_account_id)
         if account.role == "none":
             raise Conflict("The service account has the role 'none'. Change it to 'member' to create keys.")
-        new = services.create_key(
-            team=account.team,
+        spec = services.KeySpec(
             name=body.name,
             scopes=[Scope.ALL.value] if body.scopes is None else checked_scopes(body.scopes),
             expires_at=_expires_at(body.expires_in_seconds),
             service_account=account,
-            actor=request.principal.actor,
         )
+        new = services.create_key(team=account.team, spec=spec, actor=request.principal.actor)
         return Response(_with_secret(new))
 
 

@@ -123,7 +123,7 @@ def test_a_week_has_seven_rows(lead: Client, caller: Caller) -> None:
 def test_a_retry_may_use_another_model(
     developer: Client, api: Api, script: Script, caller: Caller, upstream: ScriptedUpstream, worker: WorkerProcess
 ) -> None:
-    services.create_key(team=caller.team, name="other")
+    services.create_key(team=caller.team, spec=services.KeySpec(name="other"))
     first = api.create(model=script.say("One").model, input="Hi")
     confirm = text(developer.get(f"{LIST}{first['id']}/retry/"))
     assert f'name="model" list="models" maxlength="200" value="{script.model}"' in confirm

@@ -95,7 +95,9 @@ def test_a_key_is_disabled_and_enabled(lead: Client, caller: Caller) -> None:
 
 
 def test_a_clone_starts_with_the_permissions_of_the_key(lead: Client, caller: Caller) -> None:
-    made = services.create_key(team=caller.team, name="shop", scopes=["files.read"], allowed_models=["m-17"])
+    made = services.create_key(
+        team=caller.team, spec=services.KeySpec(name="shop", scopes=["files.read"], allowed_models=["m-17"])
+    )
     answer = lead.get(f"{LIST}{made.key.pk}/clone/", follow=True)
     page = text(answer)
     assert 'value="shop (copy)"' in page
@@ -150,7 +152,7 @@ def test_a_key_of_another_team_looks_like_an_unknown_key(verb: str, stranger: Cl
 
 
 def test_the_list_hides_playground_keys(lead: Client, caller: Caller) -> None:
-    services.create_key(team=caller.team, name="for-play", source=KeySource.PLAYGROUND)
+    services.create_key(team=caller.team, spec=services.KeySpec(name="for-play", source=KeySource.PLAYGROUND))
     shown = ["for-play" in text(lead.get(LIST, query)) for query in ({}, {"source": "playground"}, {"source": "all"})]
     assert shown == [False, True, True]
 
@@ -160,7 +162,7 @@ def test_the_list_is_filtered_by_grace_and_disabled(status: str, columns: Any, l
     with scope.every_team():
         moments = {name: now() + timedelta(hours=hours) for name, hours in columns.items()}
         ApiKey.objects.filter(pk=caller.key.pk).update(name="odd one", **moments)
-    services.create_key(team=caller.team, name="plain one")
+    services.create_key(team=caller.team, spec=services.KeySpec(name="plain one"))
     page = text(lead.get(LIST, {"status": status}))
     assert ("odd one" in page, "plain one" in page) == (True, False)
 

@@ -177,7 +177,7 @@ def test_pages_load_no_external_resources(admin: Client, caller: Caller) -> None
 def add_rows(caller: Caller, count: int) -> None:
     """Create members, keys, usage records and audit events of a team."""
     for _ in range(count):
-        services.create_key(team=caller.team, name="another")
+        services.create_key(team=caller.team, spec=services.KeySpec(name="another"))
         with scope.every_team():
             person = User.objects.create(username=f"person-{uuid.uuid4().hex}")
             Membership.objects.create(team=caller.team, user=person)

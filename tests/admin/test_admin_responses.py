@@ -150,7 +150,7 @@ def test_the_list_can_be_filtered_by_several_statuses(lead: Client, caller: Call
 
 
 def test_the_list_can_be_filtered_by_team_and_key(admin: Client, caller: Caller) -> None:
-    other = services.create_key(team=caller.team, name="other")
+    other = services.create_key(team=caller.team, spec=services.KeySpec(name="other"))
     rows = [add_response(caller), add_response(Caller(team=caller.team, key=other.key, secret=""))]
     assert listed(admin, rows, team__id__exact=caller.team.pk) == [True, True]
     assert listed(admin, rows, api_key__id__exact=other.key.pk) == [False, True]

@@ -226,7 +226,7 @@ def add_user(team: Team) -> User:
 def test_the_owner_of_a_key_is_shown_with_its_access(admin_client: OpenAI, caller: Caller) -> None:
     keys, team = admin_client.admin.organization.projects.api_keys, caller.team
     user = add_user(team)
-    key = services.create_key(team=team, name="own", created_by=user.pk).key
+    key = services.create_key(team=team, spec=services.KeySpec(name="own", created_by=user.pk)).key
     found = keys.retrieve(key.pk, project_id=team.pk)
     assert found.owner.user is not None
     assert (found.owner.type, found.owner.user.id, found.owner.user.email) == ("user", f"user-{user.pk}", user.email)

@@ -30,7 +30,7 @@ def shared(web: WebProcess, http: httpx2.Client, demo_url: str, django_db_blocke
     """A store with thirty files in one batch and one added later."""
     with django_db_blocker.unblock():
         team = services.ensure_team(name=f"team {uuid.uuid4().hex}")
-        new = services.create_key(team=team, name="test")
+        new = services.create_key(team=team, spec=services.KeySpec(name="test"))
         api = Api(http, url=web.url, caller=Caller(team=team, key=new.key, secret=new.secret))
         use_demo_embeddings(team, url=demo_url)
         return fill(StoreClient(api, ok(api.post("/vector_stores", {}))["id"]))

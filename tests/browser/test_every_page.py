@@ -192,7 +192,7 @@ def test_pages_pass_accessibility_checks(
     used = [(name, addressed(path, subject)) for name, path in KEY_PAGES.items()]
     # A list of two pages has more links, one of which shows all rows. Lists of more than 200 do not have it.
     for number in range(KEYS_OF_TWO_PAGES):
-        services.create_key(team=caller.team, name=f"key {number}")
+        services.create_key(team=caller.team, spec=services.KeySpec(name=f"key {number}"))
     used.append(("keys of a team", f"/admin/tenants/apikey/?team__id__exact={caller.team.pk}"))
     found = []
     # The pages' content security policy would block the script of axe-core.

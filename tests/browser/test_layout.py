@@ -32,7 +32,7 @@ def named(web: WebProcess, seeded: Seeded, django_db_blocker: DjangoDbBlocker) -
     """The rows of a second team; the test gives them long names."""
     with django_db_blocker.unblock():
         team = seed(SeedOptions(responses=60, teams=1, seed=12, label="Long")).tenants[0].team
-        key = services.create_key(team=team, name="long")
+        key = services.create_key(team=team, spec=services.KeySpec(name="long"))
         caller = Caller(team=team, key=key.key, secret="")
         response = add_response(caller, input_preview=_UNBROKEN[:120], output_preview=_UNBROKEN[:120])
         add_items(response, Section.INPUT, user_message(_UNBROKEN))

@@ -265,7 +265,7 @@ def run(
 def _tenant(made: Run, parrot: Parrot) -> Caller:
     """Create a team with everything that has a secret."""
     team = services.ensure_team(name=f"team {uuid.uuid4().hex}")
-    new = services.create_key(team=team, name="test")
+    new = services.create_key(team=team, spec=services.KeySpec(name="test"))
     caller = Caller(team=team, key=new.key, secret=new.secret)
     models = [f"{kind}-key" for kind in KINDS]
     services.add_upstream(name=f"key {uuid.uuid4().hex}", base_url=parrot.url, api_key=UPSTREAM_KEY, models=models)

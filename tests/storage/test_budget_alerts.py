@@ -108,7 +108,7 @@ def test_hourly_sums_and_newer_records_count_once_each(caller: Caller) -> None:
 
 
 def test_budgets_of_keys_count_only_their_key(caller: Caller) -> None:
-    other = services.create_key(team=caller.team, name="other").key
+    other = services.create_key(team=caller.team, spec=services.KeySpec(name="other")).key
     add_budget(caller, 10, of_key=True, alert_percents=[100], is_hard=False)
     spend(caller, "99", api_key=other)
     spend(caller, "9")

@@ -21,7 +21,9 @@ def mail_settings(database: None, settings: Settings) -> None:
 
 def add_key(caller: Caller, days: float) -> ApiKey:
     """Create a key that expires after so many days."""
-    return services.create_key(team=caller.team, name="billing", expires_at=now() + timedelta(days=days)).key
+    return services.create_key(
+        team=caller.team, spec=services.KeySpec(name="billing", expires_at=now() + timedelta(days=days))
+    ).key
 
 
 def test_a_key_that_expires_within_14_days_is_reported_once(caller: Caller) -> None:

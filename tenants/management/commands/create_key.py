@@ -57,14 +57,11 @@ class Command(BaseCommand):
         # One transaction: a key must not exist without the limits that it was to have.
         with scope.every_team():
             team = services.ensure_team(name=options["team"])
-            new = services.create_key(
-                team=team,
-                name=options["name"],
-                scopes=scopes,
-                allowed_models=_names(options["models"]) or None,
-                tools=tools,
-                expires_at=expires_at,
+            models = _names(options["models"]) or None
+            spec = services.KeySpec(
+                name=options["name"], scopes=scopes, allowed_models=models, tools=tools, expires_at=expires_at
             )
+            new = services.create_key(team=team, spec=spec)
             set_limits_from(options, team=team, api_key=new.key)
         shown = {"team": new.key.team_id, "key_id": new.key.pk, "key": new.secret}
         self.stdout.write(json.dumps(shown) if options["json"] else new.secret)

@@ -111,7 +111,7 @@ def _ensure_key(path: Path) -> str:
         with scope.every_team():
             if ApiKey.objects.filter(digest=keyed_digest(known), revoked_at=None).exists():
                 return known
-    new = services.create_key(team=services.ensure_team(name=_TEAM), name="demo")
+    new = services.create_key(team=services.ensure_team(name=_TEAM), spec=services.KeySpec(name="demo"))
     path.parent.mkdir(parents=True, exist_ok=True)
     # The file is private before it contains the key.
     path.touch(mode=0o600)
