@@ -1,0 +1,82 @@
+"""Habits that CONTRIBUTING describes: few imports and few parameters. Exceptions are older than the rules."""
+
+import ast
+from functools import cache
+
+from tests.architecture.test_structure import imported_modules, modules
+
+MOST_IMPORTS, MOST_PARAMETERS = 20, 6
+# What imports more modules of ours, with their number. A module whose number falls to the limit leaves the table.
+IMPORTS = {
+    "config.management.commands.worker": 28,
+    "config.server": 21,
+    "responses.api.urls": 25,
+    "responses.api.websocket": 24,
+    "responses.chat.completion": 27,
+    "responses.lifecycle.create": 47,
+    "responses.lifecycle.resume": 33,
+    "responses.lifecycle.worker": 28,
+    "responses.moderation": 22,
+    "responses.passthrough.compact": 25,
+    "responses.providers.upstream": 22,
+    "responses.runs.recorder": 29,
+    "responses.runs.reservations": 21,
+    "responses.runs.runner": 21,
+    "responses.seeding.runs": 24,
+    "responses.tools.registry": 24,
+}
+# As above, of parameters of functions.
+PARAMETERS = {
+    "console.charts._chart": 9,
+    "core.admission.request_bodies.__init__": 7,
+    "core.telemetry.metrics.count_usage": 8,
+    "launcher.installers.run": 7,
+    "responses.lifecycle.create._build": 9,
+    "responses.lifecycle.create._check": 8,
+    "responses.lifecycle.create.start_response": 7,
+    "responses.lifecycle.resume._resumed": 9,
+    "responses.lifecycle.resume.load": 7,
+    "responses.providers.chat_messages.messages": 8,
+    "responses.providers.clients.post": 10,
+    "responses.requests.prepare.build_run_context": 9,
+    "responses.requests.prepare.prepare": 8,
+    "responses.runs.reservations.__init__": 9,
+    "responses.runs.runner.__init__": 11,
+    "responses.runs.usage_records.reserve": 7,
+    "responses.seeding.runs.__init__": 7,
+    "tenants.audit.audit": 7,
+    "tenants.console.audited_admin.audit_row": 8,
+    "tenants.limits.services.set_budget": 9,
+    "tenants.services.add_upstream": 7,
+}
+
+
+@cache
+def _counts() -> tuple[dict[str, int], dict[str, int]]:
+    """Return the number of imported modules by module, and that of parameters by function, above the limits."""
+    imports, parameters = {}, {}
+    for name, path in modules().items():
+        if ".migrations." in name:
+            continue
+        if (count := len(imported_modules(path))) > MOST_IMPORTS:
+            imports[name] = count
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+                if (
+                    count := len([parameter for parameter in names if parameter not in {"self", "cls"}])
+                ) > MOST_PARAMETERS:
+                    parameters[f"{name}.{node.name}"] = count
+    return imports, parameters
+
+
+def test_no_module_imports_more_of_ours_than_before() -> None:
+    imports, _ = _counts()
+    assert {name: count for name, count in imports.items() if count > IMPORTS.get(name, MOST_IMPORTS)} == {}
+    assert IMPORTS.keys() <= imports.keys(), "remove what has few imports now"
+
+
+def test_no_function_takes_more_parameters_than_before() -> None:
+    _, parameters = _counts()
+    assert {name: count for name, count in parameters.items() if count > PARAMETERS.get(name, MOST_PARAMETERS)} == {}
+    assert PARAMETERS.keys() <= parameters.keys(), "remove what has few parameters now"
