@@ -4,6 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+from django.apps import apps
+
+from tests.architecture.test_structure import APPS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
@@ -37,3 +40,15 @@ def test_the_glossary_has_at_most_forty_terms_in_alphabetical_order() -> None:
     rows = re.findall(r"^\| (?!term \|)([^|-][^|]*) \| .+ \|$", glossary, re.MULTILINE)
     assert 20 <= len(rows) <= MAX_TERMS
     assert rows == sorted(rows, key=str.lower)
+
+
+def test_every_table_is_described() -> None:
+    ours = [config for config in apps.get_app_configs() if config.name.split(".")[0] in APPS]
+    models = {model.__name__ for config in ours for model in config.get_models()}
+    assert set(re.findall(r"`([A-Z]\w+)`", (ROOT / "docs/concepts/tables.md").read_text())) == models
+
+
+def test_every_package_of_responses_is_described() -> None:
+    page = (ROOT / "docs/concepts/packages.md").read_text()
+    packages = {path.parent.name for path in (ROOT / "responses").glob("*/__init__.py")} - {"migrations"}
+    assert {name for name in packages if f"`{name}/`" not in page} == set()
