@@ -57,7 +57,7 @@ from pydantic import ValidationError
 from core.errors import error_table
 from demo_upstream.app import running
 from tenants import scope, services
-from tenants.models import Team
+from tenants.models import Model, Team
 from tests.support.api import Api, ok
 from tests.support.client_types import Shape, rejections
 from tests.support.items import PIXEL
@@ -296,8 +296,12 @@ def demo(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
     server = running()
     url = asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(60)
     with django_db_blocker.unblock():
-        services.add_upstream(name="demo of valid requests", base_url=url, models=[MODEL, EMBEDDINGS, *MODELS.values()])
+        models = [MODEL, EMBEDDINGS, *MODELS.values()]
+        upstream = services.add_upstream(name="demo of valid requests", base_url=url, models=models)
     yield
+    with django_db_blocker.unblock():
+        # Other tests have an upstream of their own for the model of embeddings, and this one ends now.
+        Model.objects.filter(upstream=upstream).delete()
     asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result(60)
     loop.call_soon_threadsafe(loop.stop)
     thread.join(10)
