@@ -16,7 +16,9 @@ from tests.support.websocket_client import open_socket
 
 def lines(process: Any, since: int = 0) -> list[dict[str, Any]]:
     """Return the log of a process, of which every line must be JSON."""
-    return [json.loads(line) for line in process.output(since=since).splitlines()]
+    # A line that is being written grows from one page of the file to the next.
+    complete, _, _ = process.output(since=since).rpartition("\n")
+    return [json.loads(line) for line in complete.splitlines()]
 
 
 def line_of(process: Any, request_id: str) -> dict[str, Any]:
