@@ -92,7 +92,7 @@ class ModeratedText(Wire):
 class ImageUrl(Wire):
     """The URL of an image; may be a data URL."""
 
-    url: Annotated[str, Field(max_length=MAX_IMAGE_URL)]
+    url: Annotated[str, Field(min_length=1, max_length=MAX_IMAGE_URL)]
 
 
 class ModeratedImage(Wire):

@@ -20,6 +20,8 @@ from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 from weakref import WeakValueDictionary
 
+from pydantic import ValidationError
+
 from conversations.files import storage as files
 from conversations.files.extraction import extract_text
 from conversations.items import InputFile, InputImage, StoredItem
@@ -139,11 +141,19 @@ async def load_image_urls(urls: Sequence[tuple[str, str]], *, team_id: str, can:
 
     `urls` are pairs of a parameter and its URL. Raises the API error of the first one that is invalid.
     """
-    own = [(param, InputImage(image_url=url)) for param, url in urls]
+    own = [(param, _image(url, param)) for param, url in urls]
     _check_count(own, can)
     attachments = TeamAttachments(team_id)
     await attachments.load_required(own, can=can)
     return attachments.image_urls(part for _, part in own)
+
+
+def _image(url: str, param: str) -> InputImage:
+    try:
+        return InputImage(image_url=url)
+    except ValidationError as error:
+        # The schemas of these endpoints have other limits than items.
+        raise (ImageTooLarge if url else InvalidImageUrl)(param=param) from error
 
 
 def _check_count(own: RequestParts, can: Capabilities) -> None:

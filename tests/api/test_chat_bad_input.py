@@ -78,6 +78,11 @@ MESSAGES: dict[str, tuple[list[Any], str, str | None]] = {
         "messages[0].content[0].type",
         "invalid_value",
     ),
+    "an image without URL in a field of the upstream's": (
+        [HI, {"role": "assistant", "content": "A cat.", "images": [{"type": "image_url", "image_url": {"url": ""}}]}],
+        "messages[1].images[0].image_url.url",
+        "invalid_image_url",
+    ),
     "an unknown key": ([{**HI, "colour": "red"}], "messages[0].colour", "unknown_parameter"),
     "an assistant that says nothing": ([{"role": "assistant"}], "messages[0].content", "missing_required_parameter"),
     "an assistant that says null": ([{"role": "assistant", "content": None}], "messages[0].content", "invalid_type"),

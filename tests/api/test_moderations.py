@@ -134,6 +134,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, str]]] = [
     ({"input": [{"type": "text", "text": "Hi", "x": 1}]}, ("input[0].x", "unknown_parameter")),
     ({"input": [{"type": "image_url"}]}, ("input[0].image_url", "missing_required_parameter")),
     ({"input": [{"type": "image_url", "image_url": {}}]}, ("input[0].image_url.url", "missing_required_parameter")),
+    ({"input": [{"type": "image_url", "image_url": {"url": ""}}]}, ("input[0].image_url.url", "empty_string")),
     ({"input": "Hi", "model": ""}, ("model", "empty_string")),
     ({"input": "Hi", "model": 5}, ("model", "invalid_type")),
     ({"input": "Hi", "threshold": 0.5}, ("threshold", "unknown_parameter")),
