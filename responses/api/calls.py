@@ -71,10 +71,26 @@ class Call:
         return b"event: error\ndata: %b\n\n" % orjson.dumps({"type": "error", "error": error.detail()})
 
 
-class ResponseCall(Call):
-    """`POST /v1/responses`."""
+class RunCall(Call):
+    """A call that executes a run in this process, which decides if the run continues without its client."""
 
-    _run: LiveRun | None = None
+    run: LiveRun | None = None
+
+    async def frames_of(self, run: LiveRun) -> AsyncIterator[bytes]:
+        """Return the events of a run that has been started, when its stream may begin."""
+        self.run = run
+        self.headers |= warning_headers(run.warnings)
+        await run.opened()
+        return run.frames(self.disconnect)
+
+    @override
+    def disconnected(self) -> None:
+        if self.run is not None:
+            self.run.detach()
+
+
+class ResponseCall(RunCall):
+    """`POST /v1/responses`."""
 
     @override
     async def answer(self, principal: Principal, body: CreateResponse) -> Response:  # type: ignore[override]
@@ -82,15 +98,14 @@ class ResponseCall(Call):
         if body.background:
             queued = await create.queue_response(principal=principal, body=body, request=request, mode=Mode.JSON)
             return Response(queued.body, headers=warning_headers(queued.warnings))
-        # The runner decides if the run continues without a client that has disconnected.
-        self._run = await create.create_response(principal=principal, body=body, request=request, mode=Mode.JSON)
-        end = await self._run.finished()
+        self.run = await create.create_response(principal=principal, body=body, request=request, mode=Mode.JSON)
+        end = await self.run.finished()
         # The response of a failed run is stored like any other, but OpenAI reports the failure as an HTTP error here.
         if end.ending.status == "failed":
             raise end.ending.failure.as_api_error() if end.ending.failure else ServerError()
         if end.ending.status == "cancelled":
             raise ServerError("The response was cancelled.")
-        return Response(end.response, headers=warning_headers(self._run.warnings))
+        return Response(end.response, headers=warning_headers(self.run.warnings))
 
     @override
     async def open(self, principal: Principal, body: CreateResponse) -> AsyncIterator[bytes]:  # type: ignore[override]
@@ -101,22 +116,15 @@ class ResponseCall(Call):
             queued = await create.queue_response(principal=principal, body=body, request=request, mode=Mode.STREAM)
             self.headers |= warning_headers(queued.warnings)
             return follow.follow_new(principal=principal, response_id=queued.body["id"], opening=queued.opening)
-        self._run = await create.create_response(principal=principal, body=body, request=request, mode=Mode.STREAM)
-        self.headers |= warning_headers(self._run.warnings)
-        await self._run.opened()
-        return self._run.frames(self.disconnect)
-
-    @override
-    def disconnected(self) -> None:
-        if self._run is not None:
-            self._run.detach()
+        run = await create.create_response(principal=principal, body=body, request=request, mode=Mode.STREAM)
+        return await self.frames_of(run)
 
     @override
     def error_frame(self, error: ApiError) -> bytes:
-        if self._run is None:
+        if self.run is None:
             return super().error_frame(error)
         # Numbered like every other event, although it is not in the log.
-        return frame(ErrorEvent(error={**error.detail()}), self._run.next_sequence)
+        return frame(ErrorEvent(error={**error.detail()}), self.run.next_sequence)
 
 
 class ReplayCall(Call):

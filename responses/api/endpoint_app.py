@@ -1,7 +1,7 @@
 """ASGI apps of endpoints that are served without DRF: their JSON answers and their streams of server-sent events.
 
 An app does for its endpoint what `tenants.views.ApiView` does for the others, from the same declaration: it
-authenticates, checks the scope, parses the body, calls the endpoint and words errors. What is sent comes from a `Call`.
+authenticates, checks the scope, parses the body and sends errors. A `Call` does the work and returns the answer.
 """
 
 import asyncio

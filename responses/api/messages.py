@@ -16,9 +16,8 @@ from core.http.endpoints import INTEGER, NULLABLE_STRING, STRING, ApiObject, End
 from responses import anthropic
 from responses.anthropic import errors
 from responses.anthropic.schema import CountTokens, CreateMessage
-from responses.api.calls import Call
+from responses.api.calls import RunCall
 from responses.api.requests import STREAMED, info_of, warning_headers
-from responses.runs.runner import LiveRun
 from tenants.models import Scope as KeyScope
 from tenants.principal import Principal
 from tenants.views import ApiRequest, ApiView
@@ -83,10 +82,8 @@ _MESSAGE = ApiObject.of(
 _TOKENS = ApiObject.of("MessageTokens", {"input_tokens": INTEGER})
 
 
-class MessageCall(Call):
+class MessageCall(RunCall):
     """`POST /v1/messages`."""
-
-    _run: LiveRun | None = None
 
     @override
     async def answer(self, principal: Principal, body: CreateMessage) -> Response:  # type: ignore[override]
@@ -96,15 +93,8 @@ class MessageCall(Call):
 
     @override
     async def open(self, principal: Principal, body: CreateMessage) -> AsyncIterator[bytes]:  # type: ignore[override]
-        self._run = await anthropic.stream_message(principal=principal, body=body, request=info_of(self.scope))
-        self.headers |= warning_headers(self._run.warnings)
-        await self._run.opened()
-        return self._run.frames(self.disconnect)
-
-    @override
-    def disconnected(self) -> None:
-        if self._run is not None:
-            self._run.detach()
+        run = await anthropic.stream_message(principal=principal, body=body, request=info_of(self.scope))
+        return await self.frames_of(run)
 
     @override
     def error_frame(self, error: ApiError) -> bytes:
