@@ -1,8 +1,8 @@
 """`python -m benchmarks visited-files`: the files that a streamed request and a background run pass through, in order.
 
 A reader who follows a request has to open each of them. The web process and the worker run under a profiler, which
-notes each function of the product when it is called for the first time. What is also called while nothing happens, such
-as heartbeats, does not count. As a module with arguments, this is the process that is profiled.
+notes each function of the product when it is called for the first time. Functions that idle processes call as well,
+such as those of heartbeats, do not count. With arguments, this module is the process that is profiled.
 """
 
 import json

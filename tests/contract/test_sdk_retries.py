@@ -79,7 +79,7 @@ def build_errors() -> dict[Case, ApiError]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one call of the SDK did: the pauses between its requests, and what it raised.
+    """Outcome of one call of the SDK: the pauses between its requests, and the error that it raised.
 
     `delays` are the pauses in seconds of `machine_time`, for upper limits.
     """
