@@ -161,6 +161,50 @@ def test_an_item_after_its_deltas_is_emitted_at_its_end() -> None:
     assert (result.finish, shown(result)) == (Finish.STOP, [("message", "Hello")])
 
 
+BLANK = done(0, message(""))
+TEXT_ONLY_AT_THE_END: dict[str, list[Upstream]] = {
+    "no delta, a blank end": [added(0, message("")), BLANK],
+    "no delta, no end": [added(0, message(""))],
+    "a delta before the item, a blank end": [text_delta(0, "Hel"), added(0, message("")), text_delta(0, "lo"), BLANK],
+    "a delta before the item, no end": [text_delta(0, "Hel"), added(0, message("")), text_delta(0, "lo")],
+    "half of the deltas, no end": [added(0, message("")), text_delta(0, "Hel")],
+}
+
+
+@pytest.mark.parametrize("odd", TEXT_ONLY_AT_THE_END)
+def test_a_text_that_only_the_output_has_is_emitted(odd: str) -> None:
+    result = result_of(TEXT_ONLY_AT_THE_END[odd], call_events("look", "{}", index=1), output=[HELLO, LOOKED])
+    assert (result.finish, shown(result)) == (Finish.STOP, [("message", "Hello"), ("function_call", "{}")])
+
+
+def test_arguments_before_a_message_do_not_cost_its_text() -> None:
+    pieces = [arguments_delta(0, "{}"), added(0, message("")), text_delta(0, "Hello"), BLANK]
+    assert shown(result_of(pieces, output=[HELLO])) == [("message", "Hello")]
+
+
+@pytest.mark.parametrize("output", [[], [message("")]], ids=["no output", "a blank output"])
+def test_a_text_that_came_before_its_item_and_nowhere_else_fails_the_turn(output: list[Any]) -> None:
+    assert result_of(text_delta(0, "Hello"), added(0, message("")), BLANK, output=output).finish is Finish.ERROR
+
+
+BLANK_CALL = [added(0, function_call("search", "")), done(0, function_call("search", ""))]
+ARGUED = function_call("search", '{"query": "x"}')
+
+
+def test_arguments_that_only_the_output_has_are_those_of_the_call() -> None:
+    assert [call.arguments for call in result_of(BLANK_CALL, output=[ARGUED]).calls] == [ARGUED["arguments"]]
+
+
+@pytest.mark.parametrize("output", [[], [function_call("search", "")]], ids=["no output", "a blank output"])
+def test_a_call_without_arguments_is_made(output: list[Any]) -> None:
+    assert [call.arguments for call in result_of(BLANK_CALL, output=output).calls] == ["{}"]
+
+
+def test_a_call_whose_arguments_came_before_it_and_nowhere_else_is_not_made() -> None:
+    result = result_of(arguments_delta(0, ARGUED["arguments"]), BLANK_CALL, output=[])
+    assert (result.finish, result.calls) == (Finish.ERROR, [])
+
+
 @pytest.mark.parametrize("lacking", [LOOKED, function_call("search", "{}")], ids=["of the client", "hosted"])
 def test_a_call_that_only_the_output_has_is_made(lacking: Any) -> None:
     result = result_of(message_events("Hello"), output=[HELLO, lacking])

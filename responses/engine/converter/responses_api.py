@@ -4,7 +4,8 @@ One converter serves one turn. Item ids, output indexes and the order of items a
 its items, and some send only the finished items or only the finished response.
 
 Events that match no item, or an item of another type, are ignored. The output of the finished response then decides: if
-it agrees with what was already emitted, the rest of it is emitted, and otherwise the turn fails.
+it agrees with what was already emitted, the rest of it is emitted, and otherwise the turn fails. The output also
+completes items that were not finished, and those whose text is nowhere else.
 """
 
 from collections import Counter
@@ -21,7 +22,7 @@ from responses.engine.converter.base import TurnConverter, UpstreamEvent, citati
 from responses.engine.converter.calls import CallSegment, arguments_text
 from responses.engine.converter.finish_reasons import FinishKind, finish_kind
 from responses.engine.converter.output_bound import OutputBound
-from responses.engine.converter.output_matching import Written, matched, with_parts
+from responses.engine.converter.output_matching import Written, matched, wanted, with_parts
 from responses.engine.converter.segments import PartKind, ReasoningCipher, Segment
 from responses.engine.converter.upstream_items import (
     ContradictionError,
@@ -49,6 +50,7 @@ _REASONING: set[PartKind] = {"reasoning_text", "summary_text"}
 _PARTS: dict[str, PartKind] = {kind: kind for kind in _DELTAS.values()}
 _CALL_DELTAS = {"response.function_call_arguments.delta", "response.custom_tool_call_input.delta"}
 _CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
+_SEGMENTS = {"message": UpstreamMessage, "function_call": CallSegment, "custom_tool_call": CallSegment}
 _ENDS = {f"response.{status}" for status in ("completed", "incomplete", "failed", "cancelled")}
 _SegmentT = TypeVar("_SegmentT", bound=Segment)
 
@@ -81,8 +83,10 @@ class ResponsesConverter(TurnConverter):
         self._by_id: dict[str, Segment] = {}
         # The type of each item.
         self._kinds: list[str] = []
-        # Indexes of which text was lost because their item had not begun.
-        self._lost: set[Any] = set()
+        # Places of which text was lost because their item had not begun, each with the kind of segment it was for.
+        self._lost: set[tuple[Any, type[Segment]]] = set()
+        # Finished items of which no text has come yet. They stay open until the end, which may have it.
+        self._blank: list[Segment] = []
         self._lost_reasoning = False
         self._defect: Failure | None = None
         self._is_ending = False
@@ -121,7 +125,7 @@ class ResponsesConverter(TurnConverter):
                 events += call.write(None, self._within_limit(_text(event["delta"]), self._bound))
                 self._show(call, events)
             elif not self._is_ignored(event):
-                self._lose(event)
+                self._lose(event, CallSegment)
         elif kind in _ENDS:
             self._is_ending = True
             self._ended(event["response"], kind.removeprefix("response."), events)
@@ -148,7 +152,7 @@ class ResponsesConverter(TurnConverter):
     def _target(self, event: UpstreamEvent, cls: type[_SegmentT]) -> _SegmentT | None:
         """Return the segment that an event writes to. Some upstreams send wrong indexes and right ids."""
         place = _place(event)
-        if place in self._lost:
+        if (place, cls) in self._lost:
             return None
         for segment in (self._segments.get(place), self._by_id.get(str(event.get("item_id")))):
             if isinstance(segment, cls) and not segment.is_done:
@@ -159,13 +163,13 @@ class ResponsesConverter(TurnConverter):
         place = _place(event)
         return place in self._segments and self._segments[place] is None
 
-    def _lose(self, event: UpstreamEvent) -> None:
+    def _lose(self, event: UpstreamEvent, cls: type[Segment]) -> None:
         place = _place(event)
-        if place in self._segments and place not in self._lost:
+        if place in self._segments and (place, cls) not in self._lost:
             self._contradicted(_CONTRADICTED)
         else:
             # The item may follow. It is only emitted when it is complete.
-            self._lost.add(place)
+            self._lost.add((place, cls))
 
     def _delta(self, kind: PartKind, event: UpstreamEvent, events: list[Event]) -> None:
         text = _text(event["delta"])
@@ -175,7 +179,7 @@ class ResponsesConverter(TurnConverter):
                 # The answer is complete without it.
                 self._lost_reasoning = True
             elif text:
-                self._lose(event)
+                self._lose(event, UpstreamMessage)
             return
         index = event.get("summary_index" if kind == "summary_text" else "content_index") or 0
         logprobs = self._logprobs(event.get("logprobs")) if kind == "output_text" else []
@@ -199,7 +203,7 @@ class ResponsesConverter(TurnConverter):
         if index in self._segments:
             # Some upstreams use one index for all items.
             earlier = self._segments[index]
-            if earlier is not None and not earlier.is_done:
+            if earlier is not None and not earlier.is_done and earlier not in self._blank:
                 self._contradicted(_CONTRADICTED)
         # None for an item that is only emitted when it is complete, and for a call beyond the allowed number.
         segment: Segment | None = None
@@ -235,7 +239,10 @@ class ResponsesConverter(TurnConverter):
 
     def _done(self, index: Any, item: Body, events: list[Event]) -> None:
         segment = self._segment_of(index, item, events)
-        self._lost.discard(index)
+        if segment is not None and self._awaits_text(index, segment, item):
+            self._blank.append(segment)
+            return
+        self._lost = {(place, cls) for place, cls in self._lost if place != index}
         if self._whole_bound is not None:
             item = self._limited(item, self._whole_bound)
         if isinstance(segment, UpstreamMessage):
@@ -265,6 +272,12 @@ class ResponsesConverter(TurnConverter):
         if segment is not None:
             segment.is_done = item.get("status") != "incomplete" and self._finish is not Finish.LENGTH
             self._show(segment, events)
+
+    def _awaits_text(self, index: Any, segment: Segment, item: Body) -> bool:
+        """Return True if only the output of the finished response can have the text of a finished item."""
+        if self._is_ending or not _is_blank(item):
+            return False
+        return (index, type(segment)) in self._lost or not _has_text(segment)
 
     def _limited(self, item: Body, bound: OutputBound) -> Body:
         """Return the upstream's final item with as much text as the output limit allows."""
@@ -306,6 +319,8 @@ class ResponsesConverter(TurnConverter):
             if (hosted := self._theirs.get(str(item.get("id")))) is not None:
                 hosted.add(item)
         self._read_output(output, events)
+        for segment in self._blank:
+            segment.is_done = True
         self._read_tier(response.get("service_tier"))
         if self.over:
             # One of the items ended at a stop sequence or at the output limit.
@@ -341,7 +356,7 @@ class ResponsesConverter(TurnConverter):
             # Some servers send only this event. Otherwise its output repeats what was streamed.
             for index, item in enumerate(output):
                 self._done(index, item, events)
-        elif self._defect is None and not self._lost_reasoning and not self._lacks(output):
+        elif self._defect is None and not self._lost_reasoning and not self._adds(output):
             return
         elif not self._reconcile(output, events):
             if self._lacks(output):
@@ -350,6 +365,13 @@ class ResponsesConverter(TurnConverter):
         if output:
             self._defect = None
 
+    def _adds(self, output: list[Body]) -> bool:
+        """Return True if the output may have what no event had, and has everything else."""
+        if self._lacks(output):
+            return True
+        is_open = any(segment is not None and not segment.is_done for segment in self._segments.values())
+        return is_open and not Counter(self._kinds) - Counter(item["type"] for item in output)
+
     def _lacks(self, output: list[Body]) -> bool:
         """Return True if the output has calls or a text that no event announced."""
         missing = Counter(item["type"] for item in output) - Counter(self._kinds)
@@ -357,6 +379,8 @@ class ResponsesConverter(TurnConverter):
 
     def _reconcile(self, output: list[Body], events: list[Event]) -> bool:
         """Emit what the output adds to what was emitted. Return False if they contradict each other."""
+        if any(cls is _SEGMENTS.get(item["type"]) and _is_blank(item) for item in output for _, cls in self._lost):
+            return False
         sent = self._queue.sent
         pairs = matched([_written(segment) for segment in sent], output)
         if pairs is None:
@@ -388,6 +412,19 @@ def _place(event: UpstreamEvent) -> Any:
 def _id_of(item: Body) -> Any:
     # Calls of versions of llama.cpp from before June 2026 have no id, and their deltas name the id of the call.
     return item.get("id") or item.get("call_id")
+
+
+def _is_blank(item: Body) -> bool:
+    """Return True if a message or a call of the upstream has no text."""
+    if (field := _CALLS.get(item["type"])) is not None:
+        return not item.get(field)
+    return item["type"] == "message" and not any(part.get("text") or part.get("refusal") for part in wanted(item))
+
+
+def _has_text(segment: Segment) -> bool:
+    if isinstance(segment, CallSegment):
+        return any(segment.arguments)
+    return not isinstance(segment, UpstreamMessage) or any(part.text for part in segment.parts)
 
 
 def _origin(call: Body) -> Body:
