@@ -32,9 +32,9 @@ from core.errors import (
 )
 from core.json.large_work import off_loop
 from core.redaction import redact, secrets_of_url
-from responses.engine.attachments import AttachmentImage, AttachmentText, all_parts, attachment_key
-from responses.engine.events.types import Body
-from responses.engine.moderation import ModerationResult
+from engine.attachments import AttachmentImage, AttachmentText, all_parts, attachment_key
+from engine.events.types import Body
+from engine.moderation import ModerationResult
 from responses.models import Response
 from responses.passthrough.embeddings_moderations import forward, parse_moderation
 from responses.requests import parameters

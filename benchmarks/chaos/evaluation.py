@@ -19,7 +19,7 @@ from benchmarks.chaos import availability
 from benchmarks.chaos.mock_servers import CALLS, LABEL, STEPS, WRITE, result_of, words_of
 from benchmarks.chaos.scenario import Plan, Scenario, running_chaos
 from benchmarks.stack import ask, tell
-from responses.engine.events.compression import decompress
+from engine.events.compression import decompress
 
 Event = dict[str, Any]
 _CUT = f"The call of '{LABEL}__{WRITE}' was interrupted, and its tool is not known to be repeatable."

@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 from django.db import models
 
-from responses.engine.events.compression import compress
+from engine.events.compression import compress
 
 DAYS, TEAMS, KEYS, MODELS = 90, 40, 200, 12
 RARE_MODEL, RARE_ERROR, RARE_TOOL, RARE_USER = "model-11", "disk_full", "tool_14", "user-7"

@@ -15,8 +15,8 @@ from django.urls import reverse
 from conversations.items import plain_text
 from conversations.items.messages import InputMessage
 from core.clock import now
+from engine.turn import Sampling, TurnRequest
 from responses.admin.usage.query import end_of_hour
-from responses.engine.turn import Sampling, TurnRequest
 from responses.providers.clients import UpstreamFailed, close_clients, get
 from responses.providers.event_stream import read_document
 from responses.providers.upstream import UpstreamModel

@@ -9,10 +9,9 @@ import orjson
 
 from core.clock import now
 from core.errors import ServerError
-from responses.anthropic import errors
-from responses.engine.calls.outcomes import parse_object
-from responses.engine.converter.segments import PartKind
-from responses.engine.events.types import (
+from engine.calls.outcomes import parse_object
+from engine.converter.segments import PartKind
+from engine.events.types import (
     ContentPartDone,
     ErrorEvent,
     Event,
@@ -28,7 +27,8 @@ from responses.engine.events.types import (
     ResponseCreated,
     ResponseIncomplete,
 )
-from responses.engine.steps import RunEnded, Step
+from engine.steps import RunEnded, Step
+from responses.anthropic import errors
 
 Body = dict[str, Any]
 _NO_USAGE = {

@@ -11,10 +11,10 @@ from core.errors import ApiError, ServerError
 from core.http.asgi import Scope as AsgiScope
 from core.ids import new_id
 from core.load.draining import draining
+from engine.events.types import ErrorEvent, frame
 from responses import chat
 from responses.api.requests import Replay, info_of, warning_headers
 from responses.chat.requests import ChatRequest
-from responses.engine.events.types import ErrorEvent, frame
 from responses.lifecycle import create
 from responses.models import Mode
 from responses.runs import follow

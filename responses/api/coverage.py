@@ -13,11 +13,11 @@ from functools import partial
 from typing import Any, get_args
 
 from core.errors import error_table
+from engine.events.types import Event
 from responses.api import websocket
 from responses.api.remedies import REMEDIES
 from responses.api.sdk_decisions import DECISIONS
 from responses.api.urls import ENDPOINTS
-from responses.engine.events.types import Event
 
 PAGES = ("docs/reference/api-coverage.md", "docs/reference/errors.md")
 _REGION = re.compile(r"<!-- begin (\w+) -->\n.*?<!-- end \1 -->", re.DOTALL)

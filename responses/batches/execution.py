@@ -12,12 +12,12 @@ from core.compute.pool import of_team
 from core.errors import ApiError, InvalidValue, LimitReached, LimitsUnavailable, ServerError
 from core.http.validation import parse_json
 from core.ids import new_id
+from engine.converter.base import read_usage
+from engine.steps import RunEnded
+from engine.turn import Usage
 from responses import chat
 from responses.batches.queue import ClaimedLine, LineResult
 from responses.batches.requests import EMBEDDINGS
-from responses.engine.converter.base import read_usage
-from responses.engine.steps import RunEnded
-from responses.engine.turn import Usage
 from responses.lifecycle import blocked, create
 from responses.models import Mode
 from responses.passthrough import embeddings_moderations

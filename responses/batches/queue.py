@@ -18,7 +18,7 @@ from core.clock import shared_now
 from core.errors import ServerError
 from core.process_name import process_name
 from core.work.leases import Claim, expired_before, has_expired, is_free, lease_until, lock, take
-from responses.engine.turn import Usage
+from engine.turn import Usage
 from responses.lifecycle.blocked import Pause
 from responses.models.batches import OPEN_BATCHES, OPEN_LINES, Batch, BatchLine, BatchStatus, LineState
 from tenants import scope

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from core.errors import Failure
+from engine.converter.chat import ChatConverter, Chunk
+from engine.converter.chat_choices import ChoiceSelector
+from engine.converter.finish_reasons import FinishKind, finish_kind, is_finish_reason
+from engine.turn import Sampling
 from responses.chat.chunks import as_chunk
-from responses.engine.converter.chat import ChatConverter, Chunk
-from responses.engine.converter.chat_choices import ChoiceSelector
-from responses.engine.converter.finish_reasons import FinishKind, finish_kind, is_finish_reason
-from responses.engine.turn import Sampling
 
 _DEFINED = {"stop", "length", "tool_calls", "content_filter", "function_call"}
 _WORDS = {FinishKind.LENGTH: "length", FinishKind.CONTENT_FILTER: "content_filter"}

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from core.errors import InvalidFile, UnsupportedParameter, UnsupportedValue
+from engine.attachments import is_data_url
 from responses.chat.messages import ChatAudioPart, ChatFilePart, ChatImagePart, ChatUserMessage
 from responses.chat.requests import ChatRequest, CreateChatCompletion
-from responses.engine.attachments import is_data_url
 from responses.providers.chat_messages import as_object, shorten_call_ids
 from responses.providers.dialects import OUTPUT_LIMITS, dialect_of
 from tenants.capabilities import Capabilities

@@ -5,8 +5,8 @@ from typing import Any
 
 import orjson
 
-from responses.engine.converter.base import reported_usage
-from responses.engine.converter.chat import Chunk
+from engine.converter.base import reported_usage
+from engine.converter.chat import Chunk
 from responses.providers.event_stream import unnamed_event
 
 _PADDING_BYTES = 64

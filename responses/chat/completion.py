@@ -16,16 +16,16 @@ from typing import Any
 import orjson
 
 from core.ids import new_id
+from engine.compaction.token_estimate import tokens
+from engine.converter.base import later_usage, nested_usage
+from engine.converter.chat import Chunk
+from engine.events.types import DONE_FRAME
+from engine.turn import Usage
 from responses.chat import capabilities, stored
 from responses.chat.answer_check import AnswerCheck
 from responses.chat.chunks import ChunkWriter, CompletionAccumulator, as_chunk, with_valid_usage
 from responses.chat.images import with_loaded_images
 from responses.chat.requests import ChatRequest
-from responses.engine.compaction.token_estimate import tokens
-from responses.engine.converter.base import later_usage, nested_usage
-from responses.engine.converter.chat import Chunk
-from responses.engine.events.types import DONE_FRAME
-from responses.engine.turn import Usage
 from responses.moderation import reject_if_guarded
 from responses.providers.clients import UpstreamFailed, for_client, post, read_bytes
 from responses.providers.dialects import dialect_of

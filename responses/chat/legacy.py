@@ -13,13 +13,13 @@ from conversations.items import MAX_TEXT
 from core.errors import InvalidValue
 from core.http.validation import TAG, string_or, validate
 from core.http.wire import Wire
+from engine.compaction.token_estimate import tokens
+from engine.converter.base import reported_usage
+from engine.converter.chat import Chunk
+from engine.events.types import DONE_FRAME
+from engine.turn import Usage
 from responses.chat.chunks import ChunkWriter
 from responses.chat.requests import ChatStreamOptions
-from responses.engine.compaction.token_estimate import tokens
-from responses.engine.converter.base import reported_usage
-from responses.engine.converter.chat import Chunk
-from responses.engine.events.types import DONE_FRAME
-from responses.engine.turn import Usage
 from responses.moderation import reject_if_guarded
 from responses.passthrough.embeddings_moderations import ModelName, inputs_of
 from responses.passthrough.streaming import AnswerReader, ForwardedAnswer, ForwardedRequest, forward

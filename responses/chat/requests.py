@@ -22,9 +22,9 @@ from core.errors import (
 from core.http.nulls import validate_without_nulls
 from core.http.validation import TAG, Metadata, first_defect, path, string_or
 from core.http.wire import LongInteger, Wire
+from engine.compaction.token_estimate import tokens
+from engine.constraints.json_schema import schema_defect
 from responses.chat.messages import ChatMessage, check_conversation, check_roles
-from responses.engine.compaction.token_estimate import tokens
-from responses.engine.constraints.json_schema import schema_defect
 from responses.schema.options import Effort
 
 MAX_TOOLS = 1_000

@@ -10,8 +10,8 @@ from core.clock import now, unix
 from core.errors import NotFound
 from core.http.pagination import Order, Page, PageRequest, keyset
 from core.ids import new_id
+from engine.converter.chat import Chunk
 from responses.chat.requests import ChatRequest
-from responses.engine.converter.chat import Chunk
 from responses.models import ChatCompletion
 from responses.runs.identity import RequestInfo
 from responses.runs.rows import Row, new_row

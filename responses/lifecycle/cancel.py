@@ -18,8 +18,8 @@ from conversations.services import remove_unplaced
 from core.errors import BadRequest, Failure, ServerError
 from core.work.leases import expired_before
 from core.work.notifications import notify_from_thread
-from responses.engine.events.response_body import Ending, failed
-from responses.engine.events.types import Body
+from engine.events.response_body import Ending, failed
+from engine.events.types import Body
 from responses.lifecycle import resume
 from responses.models import Response
 from responses.runs import access, conversation_lock, selectors

@@ -14,15 +14,15 @@ from core.json.large_work import off_loop
 from core.process_name import process_name
 from core.telemetry import tracing
 from core.work.leases import lease_until
+from engine import spans, turn_request
+from engine.calls.toolbox import Toolbox
+from engine.compaction import token_estimate
+from engine.events.response_body import opening, queued, response_body
+from engine.events.types import Body, Event
+from engine.loop import Run
+from engine.state import RunContext, RunState
+from engine.turn import LanguageModel, TurnRequest
 from responses import moderation
-from responses.engine import spans, turn_request
-from responses.engine.calls.toolbox import Toolbox
-from responses.engine.compaction import token_estimate
-from responses.engine.events.response_body import opening, queued, response_body
-from responses.engine.events.types import Body, Event
-from responses.engine.loop import Run
-from responses.engine.state import RunContext, RunState
-from responses.engine.turn import LanguageModel, TurnRequest
 from responses.lifecycle import conversation_runs
 from responses.lifecycle.queue import notify_workers
 from responses.models import Mode, Response, Status

@@ -11,15 +11,15 @@ from conversations.items import readable_items
 from conversations.models import Placement, Section
 from core.clock import now
 from core.work.leases import Claim, lease_until
-from responses.engine.calls.outcomes import ToolResult
-from responses.engine.calls.toolbox import CallBudget, Toolbox
-from responses.engine.compaction.items import from_latest_compaction
-from responses.engine.events.fold import Fold, read_frames
-from responses.engine.events.response_body import Ending, opening
-from responses.engine.events.types import Body
-from responses.engine.loop import Run
-from responses.engine.moderation import OutputCheck
-from responses.engine.state import (
+from engine.calls.outcomes import ToolResult
+from engine.calls.toolbox import CallBudget, Toolbox
+from engine.compaction.items import from_latest_compaction
+from engine.events.fold import Fold, read_frames
+from engine.events.response_body import Ending, opening
+from engine.events.types import Body
+from engine.loop import Run
+from engine.moderation import OutputCheck
+from engine.state import (
     ContextInsertion,
     DiscardedTurn,
     OutputItem,
@@ -29,8 +29,8 @@ from responses.engine.state import (
     call_with_output,
     output_images,
 )
-from responses.engine.steps import TurnRecord
-from responses.engine.turn import Call, Finish, LanguageModel, TurnRequest, TurnStream, Usage
+from engine.steps import TurnRecord
+from engine.turn import Call, Finish, LanguageModel, TurnRequest, TurnStream, Usage
 from responses.models import EventBatch, Mode, Response, Status, ToolCall, Turn
 from responses.requests import parameters
 from responses.requests.attachments import TeamAttachments

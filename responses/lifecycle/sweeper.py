@@ -18,7 +18,7 @@ from core.errors import Failure, ServerError
 from core.ids import Prefix, lowest_id
 from core.telemetry import metrics
 from core.work.leases import expired_before, has_expired, is_free, lock, take
-from responses.engine.events.response_body import failed
+from engine.events.response_body import failed
 from responses.lifecycle import resume
 from responses.models import RUNNING, CommitMark, Response
 from responses.runs import conversation_lock

@@ -28,10 +28,10 @@ from core.load.load_limit import LoadLimit
 from core.telemetry import telemetry_names, tracing
 from core.work.leases import Claim
 from core.work.work_queue import WorkLoop
+from engine import spans
+from engine.events.response_body import Ending, failed
+from engine.turn import LanguageModel
 from responses import moderation
-from responses.engine import spans
-from responses.engine.events.response_body import Ending, failed
-from responses.engine.turn import LanguageModel
 from responses.lifecycle import blocked, queue, resume
 from responses.lifecycle.resume import QueuedRun, ResumedRun
 from responses.models import Isolation, Response

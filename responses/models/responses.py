@@ -16,7 +16,7 @@ from typing_extensions import override
 from core.clock import now
 from core.db.json_text import WireField
 from core.ids import new_id
-from responses.engine.events.compression import decompress
+from engine.events.compression import decompress
 from responses.models.stored_request import restored_options, restored_parameters
 from tenants.models import ApiKey, IdField, TeamRow
 from tenants.prices import CostField
@@ -291,7 +291,7 @@ class Turn(TeamRow):
     cache_write_tokens = models.PositiveIntegerField(default=0)
     output_tokens = models.PositiveIntegerField(default=0)
     reasoning_tokens = models.PositiveIntegerField(default=0)
-    # What the run did besides model calls and tool calls since the turn before (see `responses.engine.spans`).
+    # What the run did besides model calls and tool calls since the turn before (see `engine.spans`).
     spans = models.JSONField(default=list)
 
     @override

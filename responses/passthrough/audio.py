@@ -7,10 +7,10 @@ from typing import Any
 
 from typing_extensions import override
 
-from responses.engine.compaction.token_estimate import tokens
-from responses.engine.converter.base import read_usage
-from responses.engine.converter.chat import Chunk
-from responses.engine.turn import Usage
+from engine.compaction.token_estimate import tokens
+from engine.converter.base import read_usage
+from engine.converter.chat import Chunk
+from engine.turn import Usage
 from responses.passthrough.streaming import AnswerReader, ForwardedAnswer, ForwardedRequest, forward
 from responses.runs import cost_bounds
 from responses.runs.identity import RequestInfo

@@ -14,15 +14,15 @@ from conversations.items import InputMessage
 from core.clock import now
 from core.errors import UnknownParameter
 from core.ids import new_id
-from responses.engine.calls.toolbox import Toolbox
-from responses.engine.compaction import token_estimate
-from responses.engine.compaction.items import CompactionPlan
-from responses.engine.compaction.run import Compactor
-from responses.engine.events.response_body import usage_body
-from responses.engine.events.types import Body
-from responses.engine.state import RunState
-from responses.engine.steps import ContextCompacted, TurnRecord
-from responses.engine.turn import Usage
+from engine.calls.toolbox import Toolbox
+from engine.compaction import token_estimate
+from engine.compaction.items import CompactionPlan
+from engine.compaction.run import Compactor
+from engine.events.response_body import usage_body
+from engine.events.types import Body
+from engine.state import RunState
+from engine.steps import ContextCompacted, TurnRecord
+from engine.turn import Usage
 from responses.providers.upstream import UpstreamModel
 from responses.requests import capabilities
 from responses.requests.prepare import prepare

@@ -15,9 +15,9 @@ from core.errors import ApiError, UnsupportedValue
 from core.http.validation import TAG, validate
 from core.http.wire import Wire
 from core.ids import new_id
-from responses.engine.compaction.token_estimate import tokens
-from responses.engine.converter.chat import Chunk
-from responses.engine.turn import Usage
+from engine.compaction.token_estimate import tokens
+from engine.converter.chat import Chunk
+from engine.turn import Usage
 from responses.providers.clients import UpstreamFailed, post
 from responses.providers.event_stream import read_document
 from responses.providers.http_client import ErrorStatus

@@ -13,10 +13,10 @@ from typing import Any
 
 from core.errors import Failure, ModelNotFound, UnsupportedValue, UpstreamError
 from core.ids import new_id
-from responses.engine.compaction.token_estimate import tokens
-from responses.engine.converter.base import reported_usage
-from responses.engine.converter.chat import Chunk
-from responses.engine.turn import Usage
+from engine.compaction.token_estimate import tokens
+from engine.converter.base import reported_usage
+from engine.converter.chat import Chunk
+from engine.turn import Usage
 from responses.passthrough.embeddings_moderations import endpoint_error
 from responses.providers.clients import Form, UpstreamFailed, post, read_bytes
 from responses.providers.event_stream import EventStreamDecoder, is_streamed, read_document

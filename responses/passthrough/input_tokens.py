@@ -8,8 +8,8 @@ Upstreams that can count tokens are asked to; for others, four characters count 
 import asyncio
 from typing import Any
 
-from responses.engine.compaction import token_estimate
-from responses.engine.turn import TurnRequest
+from engine.compaction import token_estimate
+from engine.turn import TurnRequest
 from responses.providers import chat_completions, responses_api
 from responses.providers.clients import UpstreamFailed, post
 from responses.providers.event_stream import read_document

@@ -14,7 +14,7 @@ from core import clock
 from core.db import wait_limit
 from core.db.db_threads import in_db_thread
 from core.errors import Failure, UnknownModel, UpstreamError
-from responses.engine.events.types import Body
+from engine.events.types import Body
 from responses.providers.clients import UpstreamFailed, get, read_bytes
 from responses.providers.event_stream import check_object, decode
 from responses.providers.http_client import Answer

@@ -8,8 +8,8 @@ from typing_extensions import override
 
 from conversations.items import InputMessage, plain_text
 from core.errors import ApiError
-from responses.engine.compaction.token_estimate import tokens
-from responses.engine.turn import Sampling, TurnRequest, Usage
+from engine.compaction.token_estimate import tokens
+from engine.turn import Sampling, TurnRequest, Usage
 from responses.providers.clients import UpstreamFailed
 from responses.providers.reasoning_summaries import ReasoningSummarizer
 from responses.providers.upstream import UpstreamModel

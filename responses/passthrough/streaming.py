@@ -13,9 +13,9 @@ import orjson
 
 from core.errors import Failure, UpstreamError
 from core.ids import new_id
-from responses.engine.converter.chat import Chunk
-from responses.engine.events.types import DONE_FRAME
-from responses.engine.turn import Usage
+from engine.converter.chat import Chunk
+from engine.events.types import DONE_FRAME
+from engine.turn import Usage
 from responses.passthrough.embeddings_moderations import endpoint_error
 from responses.providers.clients import Form, UpstreamFailed, for_client, post, read_bytes
 from responses.providers.event_stream import EventStreamDecoder, is_streamed, read_document, unnamed_event

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from responses.engine.attachments import AttachmentMap
-from responses.engine.turn import TurnRequest
+from engine.attachments import AttachmentMap
+from engine.turn import TurnRequest
 from responses.providers.chat_messages import CallExtras, ReasoningWriter, messages
 from responses.providers.chat_parts import PartWriter
 from responses.providers.dialects import dialect_of

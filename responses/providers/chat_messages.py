@@ -41,10 +41,10 @@ from conversations.items import (
     ToolSearchOutput,
     known_fields,
 )
-from responses.engine.calls.client_tools import called_name, upstream_name
-from responses.engine.converter.calls import CUSTOM_INPUT
-from responses.engine.converter.segments import ReasoningCipher, ReasoningContent
-from responses.engine.converter.upstream_items import ENCRYPTED
+from engine.calls.client_tools import called_name, upstream_name
+from engine.converter.calls import CUSTOM_INPUT
+from engine.converter.segments import ReasoningCipher, ReasoningContent
+from engine.converter.upstream_items import ENCRYPTED
 from responses.providers import dialects
 from responses.providers.chat_parts import Media, PartWriter
 from responses.providers.dialects import Dialect

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from conversations.items import ComputerScreenshot, InputFile, InputImage, InputPart, InputText
-from responses.engine.attachments import (
+from engine.attachments import (
     AttachmentFile,
     AttachmentImage,
     AttachmentMap,

@@ -34,9 +34,9 @@ from core.json import large_json
 from core.json.large_work import off_loop
 from core.redaction import redact
 from core.telemetry import metrics, tracing
-from responses.engine import spans
-from responses.engine.spans import FIRST_ATTEMPT, Activity
-from responses.engine.turn import Attempt
+from engine import spans
+from engine.spans import FIRST_ATTEMPT, Activity
+from engine.turn import Attempt
 from responses.providers.dialects import is_refused_limit, learn_limit, without_refused_limit
 from responses.providers.first_answer import FirstAnswer
 from responses.providers.http_client import (

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from responses.engine.converter.calls import CUSTOM_INPUT
-from responses.engine.turn import CallForm, FunctionTool, Grammar, Sampling
+from engine.converter.calls import CUSTOM_INPUT
+from engine.turn import CallForm, FunctionTool, Grammar, Sampling
 from tenants.capabilities import Capabilities
 
 

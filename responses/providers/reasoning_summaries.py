@@ -3,8 +3,8 @@
 import re
 from typing import Protocol
 
-from responses.engine.converter.chat_reasoning import ChatReasoning
-from responses.engine.events.types import Event, OutputItemDone
+from engine.converter.chat_reasoning import ChatReasoning
+from engine.events.types import Event, OutputItemDone
 
 _SENTENCE = re.compile(r".+?(?:[.!?。！？](?=\s|$)|\n|$)", re.DOTALL)
 # The styles of OpenAI, each with the number of first sentences that stand for a summary.

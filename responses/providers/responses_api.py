@@ -5,8 +5,8 @@ The upstream is asked to store nothing: responses, items and their ids are this 
 
 from typing import Any
 
-from responses.engine.attachments import AttachmentMap
-from responses.engine.turn import TurnRequest
+from engine.attachments import AttachmentMap
+from engine.turn import TurnRequest
 from responses.providers.parameters import common_parameters, filled, tool_parameters
 from responses.providers.responses_input import InputWriter
 from tenants.directory import Route

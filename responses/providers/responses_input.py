@@ -21,9 +21,9 @@ from conversations.items import (
     Reasoning,
     StoredItem,
 )
-from responses.engine.attachments import AttachmentMap
-from responses.engine.converter.upstream_items import ENCRYPTED
-from responses.engine.turn import TurnRequest
+from engine.attachments import AttachmentMap
+from engine.converter.upstream_items import ENCRYPTED
+from engine.turn import TurnRequest
 from responses.providers.chat_messages import (
     NO_OUTPUT,
     CallWriter,

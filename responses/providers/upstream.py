@@ -19,12 +19,12 @@ from conversations.items import project
 from core.errors import Failure
 from core.json.large_work import off_loop
 from core.telemetry import telemetry_names, tracing
-from responses.engine.attachments import AttachmentMap
-from responses.engine.converter.base import TurnConverter
-from responses.engine.converter.chat import ChatConverter
-from responses.engine.converter.responses_api import ResponsesConverter
-from responses.engine.events.types import Event, OutputItemAdded, OutputItemDone
-from responses.engine.turn import Attempt, TurnRequest, TurnResult
+from engine.attachments import AttachmentMap
+from engine.converter.base import TurnConverter
+from engine.converter.chat import ChatConverter
+from engine.converter.responses_api import ResponsesConverter
+from engine.events.types import Event, OutputItemAdded, OutputItemDone
+from engine.turn import Attempt, TurnRequest, TurnResult
 from responses.providers import chat_completions, responses_api
 from responses.providers.clients import UpstreamFailed, for_client, post, read_piece
 from responses.providers.event_stream import EventStreamDecoder, check_chunk, check_event, is_streamed, read_document

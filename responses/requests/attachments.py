@@ -47,7 +47,7 @@ from core.errors import (
     UnsupportedValue,
 )
 from core.json.large_work import in_thread, join_pieces, pause
-from responses.engine.attachments import (
+from engine.attachments import (
     Attachment,
     AttachmentFile,
     AttachmentImage,

@@ -7,8 +7,8 @@ it.
 from typing import Any
 
 from core.errors import ContextTooLong, UnsupportedParameter, UnsupportedValue
-from responses.engine.compaction.window import fit, is_too_long
-from responses.engine.state import RunContext
+from engine.compaction.window import fit, is_too_long
+from engine.state import RunContext
 from responses.requests.parameters import EXTRA_SAMPLING, LOGPROBS
 from responses.schema import CreateResponse
 from tenants.directory import Route

@@ -21,8 +21,8 @@ from conversations.selectors import (
     unknown_conversation,
 )
 from core.errors import InvalidValue, NotFound
-from responses.engine.compaction.items import CompactedContext, from_latest_compaction
-from responses.engine.events.types import Body
+from engine.compaction.items import CompactedContext, from_latest_compaction
+from engine.events.types import Body
 from responses.models import Response
 from responses.requests import pairing
 from responses.requests.encrypted_content import TeamCipher

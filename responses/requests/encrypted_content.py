@@ -10,8 +10,8 @@ import orjson
 
 from conversations.items import Compaction, InputItem, Reasoning
 from core.crypto import InvalidToken, content_cipher
-from responses.engine.compaction.items import CompactionContent, unverified_content
-from responses.engine.converter.segments import ReasoningContent
+from engine.compaction.items import CompactionContent, unverified_content
+from engine.converter.segments import ReasoningContent
 
 _REASONING = "reasoning"
 _COMPACTION = "compaction"

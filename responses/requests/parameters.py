@@ -11,8 +11,8 @@ from typing import Any
 from conversations.items import InputMessage, ItemBase, StoredItem, from_wire
 from conversations.items.parts import input_part
 from core.clock import unix
-from responses.engine.compaction.items import CompactionPlan
-from responses.engine.turn import Sampling
+from engine.compaction.items import CompactionPlan
+from engine.turn import Sampling
 from responses.requests import tool_offer
 from responses.schema import CreateResponse, JsonSchemaFormat
 from responses.schema.tools import shown_tools

@@ -10,9 +10,9 @@ from conversations.items import StoredItem
 from core.clock import now
 from core.db.db_threads import in_db_thread
 from core.json.large_work import LARGE_BYTES, note_size, off_loop
-from responses.engine import messages
-from responses.engine.state import ModelTraits, RunContext
-from responses.engine.turn import Sampling
+from engine import messages
+from engine.state import ModelTraits, RunContext
+from engine.turn import Sampling
 from responses.requests import capabilities
 from responses.requests.attachments import TeamAttachments, check_attachments
 from responses.requests.context import RequestContext, UnstoredResponse, effective_request, needs_database, read_context

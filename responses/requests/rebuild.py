@@ -8,7 +8,7 @@ from typing import Any
 
 from conversations.models import Placement, Section
 from core.errors import BadRequest
-from responses.engine.events.types import Body
+from engine.events.types import Body
 from responses.models import PromptVersion, Response
 from responses.requests.context import load_history
 from responses.requests.parameters import PLAIN

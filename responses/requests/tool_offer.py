@@ -9,9 +9,9 @@ import orjson
 
 from conversations.items import AdditionalTools, StoredItem, ToolSearchOutput
 from core.errors import InvalidValue
-from responses.engine.calls.client_tools import hidden_function, upstream_name
-from responses.engine.constraints.grammar import definition_defect
-from responses.engine.turn import CallForm, FunctionTool, Grammar
+from engine.calls.client_tools import hidden_function, upstream_name
+from engine.constraints.grammar import definition_defect
+from engine.turn import CallForm, FunctionTool, Grammar
 from responses.schema import AllowedTools, CreateResponse
 from responses.schema.tools import grammars, grammars_of_items, label_of, loaded_tools
 from responses.skills.schema import instructions

@@ -16,8 +16,8 @@ from typing import Any
 
 import orjson
 
-from responses.engine.compaction import token_estimate
-from responses.engine.turn import TurnRequest
+from engine.compaction import token_estimate
+from engine.turn import TurnRequest
 from tenants.capabilities import Capabilities
 from tenants.prices import Maxima, Unbounded
 

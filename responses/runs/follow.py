@@ -24,8 +24,8 @@ from core.db import wait_limit
 from core.db.db_threads import in_db_thread
 from core.errors import BadRequest
 from core.work.notifications import Notifier, loop_notifications, wait_within
-from responses.engine.events.compression import decompress
-from responses.engine.events.types import DONE_FRAME, Body
+from engine.events.compression import decompress
+from engine.events.types import DONE_FRAME, Body
 from responses.models import EventBatch, Response
 from responses.runs import access, selectors
 from responses.runs.identity import channel_of, channel_of_process

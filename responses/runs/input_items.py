@@ -18,7 +18,7 @@ from django.db import connection
 from conversations.models import Section
 from core.errors import NotFound
 from core.http.pagination import Order, Page, PageRequest
-from responses.engine.events.types import Body
+from engine.events.types import Body
 from responses.models import Response
 
 _FIRST_LINKS, _MORE_LINKS = 64, 4096

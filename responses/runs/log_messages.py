@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from responses.engine.events.compression import compress, decompress
+from engine.events.compression import compress, decompress
 
 _FRAME_END = b"\n\n"
 

@@ -22,13 +22,13 @@ from core.db.db_threads import in_db_thread
 from core.json.large_work import LARGE_BYTES, in_thread, is_large, pause
 from core.work.leases import lock
 from core.work.notifications import Notifier, loop_notifications
-from responses.engine import spans
-from responses.engine.calls.outcomes import ToolResult, request_digest
-from responses.engine.events.compression import compress
-from responses.engine.events.response_body import Ending
-from responses.engine.events.types import DONE_FRAME, Body, Event, frame
-from responses.engine.state import OutputItem, PendingCall
-from responses.engine.steps import (
+from engine import spans
+from engine.calls.outcomes import ToolResult, request_digest
+from engine.events.compression import compress
+from engine.events.response_body import Ending
+from engine.events.types import DONE_FRAME, Body, Event, frame
+from engine.state import OutputItem, PendingCall
+from engine.steps import (
     CallRecord,
     ContextCompacted,
     Emitted,
@@ -44,7 +44,7 @@ from responses.engine.steps import (
     TurnEnded,
     TurnRecord,
 )
-from responses.engine.turn import Call, Finish, Usage
+from engine.turn import Call, Finish, Usage
 from responses.models import Approval, EventBatch, Response, Status, ToolCall, Turn
 from responses.runs import open_calls, store
 from responses.runs.conversation_lock import ConversationAppend

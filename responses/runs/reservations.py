@@ -28,10 +28,10 @@ from core.errors import ApiError, Failure, LimitReached, LimitsUnavailable, Rate
 from core.http import response_headers
 from core.process_name import process_name
 from core.work.leases import lease_until
-from responses.engine.calls.outcomes import Execute, Refuse
-from responses.engine.compaction import token_estimate
-from responses.engine.events.types import Event
-from responses.engine.turn import Call, Finish, FunctionTool, LanguageModel, TurnRequest, TurnResult, TurnStream
+from engine.calls.outcomes import Execute, Refuse
+from engine.compaction import token_estimate
+from engine.events.types import Event
+from engine.turn import Call, Finish, FunctionTool, LanguageModel, TurnRequest, TurnResult, TurnStream
 from responses.runs import cost_bounds
 from responses.runs.rows import Row, new_row
 from responses.runs.store import GUARDED, Change, ExtraWrite, ReservationGuard, ReservationLost, submit_new, writer

@@ -5,7 +5,7 @@ from datetime import datetime
 from decimal import Decimal
 
 from core.telemetry import metrics
-from responses.engine.steps import (
+from engine.steps import (
     CallRecord,
     ContextCompacted,
     RunEnded,

@@ -27,10 +27,10 @@ from core.telemetry import metrics
 from core.work.leases import Claim, expired_before, lease_until
 from core.work.notifications import loop_notifications, wait_within
 from core.work.timed_event import TimedEvent
-from responses.engine.events.response_body import Ending, failed
-from responses.engine.events.types import DONE_FRAME, Event
-from responses.engine.loop import Run
-from responses.engine.steps import (
+from engine.events.response_body import Ending, failed
+from engine.events.types import DONE_FRAME, Event
+from engine.loop import Run
+from engine.steps import (
     Emitted,
     RunEnded,
     Step,

@@ -16,9 +16,9 @@ from conversations.selectors import context_items
 from core.clock import unix
 from core.errors import ContextTooLong, NotFound
 from core.http.pagination import Page, PageRequest, keyset
-from responses.engine.events.response_body import Ending, response_body
-from responses.engine.events.types import Body
-from responses.engine.turn import Usage
+from engine.events.response_body import Ending, response_body
+from engine.events.types import Body
+from engine.turn import Usage
 from responses.models import HAS_METADATA, Response
 
 # Newest first: the response itself, its predecessor, and so on to the beginning of the chain. The recursive step has no

@@ -11,8 +11,8 @@ from typing import Any
 
 from core.clock import now
 from core.ids import new_id
-from responses.engine.converter.base import reported_usage
-from responses.engine.turn import Attempt, Usage
+from engine.converter.base import reported_usage
+from engine.turn import Attempt, Usage
 from responses.runs import open_calls
 from responses.runs.reservations import LEAST_SHARE, CallReservation
 from responses.runs.rows import Row, new_row

@@ -31,8 +31,8 @@ from core.errors import InvalidValue, MissingParameter
 from core.http.validation import TAG, string_or
 from core.http.wire import Wire
 from core.ids import new_id
-from responses.engine.calls.client_tools import upstream_name
-from responses.engine.messages import FUNCTIONS, LEGEND, TOOLS_TITLE
+from engine.calls.client_tools import upstream_name
+from engine.messages import FUNCTIONS, LEGEND, TOOLS_TITLE
 from responses.schema.tools import CustomToolParam, NamespaceToolParam, ToolParam
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]

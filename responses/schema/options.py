@@ -18,7 +18,7 @@ from core.errors import InvalidJsonSchema
 from core.http.nulls import validate_without_nulls
 from core.http.validation import TAG, ConversationId, PromptId, ResponseId, Schema, first_defect, string_or
 from core.http.wire import Wire
-from responses.engine.constraints.json_schema import schema_defect
+from engine.constraints.json_schema import schema_defect
 from responses.schema.tools import NAME
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]

@@ -17,8 +17,8 @@ from core.errors import BadRequest, InvalidFunctionParameters, InvalidValue, Uns
 from core.http.nulls import validate_without_nulls
 from core.http.validation import TAG, first_defect, path
 from core.http.wire import Wire
-from responses.engine.calls.client_tools import MAX_NAME, upstream_name
-from responses.engine.turn import Grammar
+from engine.calls.client_tools import MAX_NAME, upstream_name
+from engine.turn import Grammar
 
 NAME = Field(min_length=1, max_length=MAX_NAME, pattern=r"^[a-zA-Z0-9_-]+$")
 MAX_TOOLS = 1_000

@@ -14,15 +14,15 @@ from conversations.items import plain_text, project
 from conversations.models import Conversation, Item, Placement, Section
 from core.clock import unix
 from core.ids import new_id
-from responses.engine.calls.hosted import whole_item
-from responses.engine.calls.item_events import after_result, before_result
-from responses.engine.calls.outcomes import RequireApproval, ToolResult, request_digest
-from responses.engine.compaction.token_estimate import tokens
-from responses.engine.converter.chat import ChatConverter, Chunk
-from responses.engine.events.response_body import Ending, closing, failed, opening, queued, response_body
-from responses.engine.events.types import Body, Event, OutputItemAdded, OutputItemDone, ResponseInProgress
-from responses.engine.state import OutputItem, PendingCall
-from responses.engine.steps import (
+from engine.calls.hosted import whole_item
+from engine.calls.item_events import after_result, before_result
+from engine.calls.outcomes import RequireApproval, ToolResult, request_digest
+from engine.compaction.token_estimate import tokens
+from engine.converter.chat import ChatConverter, Chunk
+from engine.events.response_body import Ending, closing, failed, opening, queued, response_body
+from engine.events.types import Body, Event, OutputItemAdded, OutputItemDone, ResponseInProgress
+from engine.state import OutputItem, PendingCall
+from engine.steps import (
     CallRecord,
     Emitted,
     RunEnded,
@@ -34,7 +34,7 @@ from responses.engine.steps import (
     TurnEnded,
     TurnRecord,
 )
-from responses.engine.turn import Attempt, Call, CallForm, Finish, FunctionTool, Sampling, Usage
+from engine.turn import Attempt, Call, CallForm, Finish, FunctionTool, Sampling, Usage
 from responses.models import Approval, ApprovalState, EventBatch, Mode, Response, Status, ToolCall
 from responses.requests import parameters
 from responses.runs.identity import RunIdentity

@@ -20,7 +20,7 @@ at the beginning and at the end, and `output` is what the model reads. A call th
 from typing import Any, NamedTuple
 
 from core.errors import Failure, InvalidPrompt, RateLimited, UpstreamError
-from responses.engine.calls.client_tools import upstream_name
+from engine.calls.client_tools import upstream_name
 from responses.seeding.texts import TEXTS, Between, OneOf
 
 Parts = dict[str, Any]

@@ -8,9 +8,9 @@ from django.db import transaction
 from conversations.items import McpApprovalRequest, McpApprovalResponse, McpCall, StoredItem
 from core.clock import now
 from core.errors import InvalidValue, NotFound
-from responses.engine.calls.client_tools import upstream_name
-from responses.engine.calls.outcomes import request_digest
-from responses.engine.turn import Call
+from engine.calls.client_tools import upstream_name
+from engine.calls.outcomes import request_digest
+from engine.turn import Call
 from responses.models import Approval, ApprovalState
 from responses.runs.store import CallUpdate
 from tenants import scope

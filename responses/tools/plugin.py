@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from conversations.items import StoredItem
-from responses.engine.calls.toolbox import HostedTool
+from engine.calls.toolbox import HostedTool
 from responses.providers.hosted_calls import PastCall
 from responses.requests import tool_offer
 from responses.schema.tools import ToolParam

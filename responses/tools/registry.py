@@ -9,7 +9,7 @@ from conversations.items import StoredItem
 from core.db.db_threads import in_db_thread
 from core.errors import InvalidValue, UnsupportedValue
 from core.telemetry import tracing
-from responses.engine.calls.toolbox import HostedTool, Toolbox
+from engine.calls.toolbox import HostedTool, Toolbox
 from responses.models import Response
 from responses.providers.hosted_calls import HISTORY
 from responses.requests import tool_offer

@@ -6,7 +6,7 @@ without spaces between words. A passage ends at a paragraph, line, sentence or w
 
 import regex
 
-from responses.engine.compaction.token_estimate import CHARACTERS_PER_TOKEN
+from engine.compaction.token_estimate import CHARACTERS_PER_TOKEN
 
 # Preferred ends of a passage, best first.
 _BREAKS = ("\n\n", "\n", ". ", "。", " ")

@@ -9,8 +9,8 @@ from typing import Any
 from django.conf import settings
 
 from core.errors import ApiError, Failure, RateLimited, UnsupportedValue, UpstreamError
-from responses.engine.compaction.token_estimate import tokens
-from responses.engine.turn import Usage
+from engine.compaction.token_estimate import tokens
+from engine.turn import Usage
 from responses.models.vector_stores import VectorStore
 from responses.providers.clients import UpstreamFailed, post
 from responses.providers.event_stream import read_document

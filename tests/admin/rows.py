@@ -11,7 +11,7 @@ from django.test import Client
 from conversations.models import Item, Placement, Section
 from core.clock import now
 from core.ids import new_id
-from responses.engine.events.compression import compress
+from engine.events.compression import compress
 from responses.models import EventBatch, Mode, Response, Status, ToolCall, Turn
 from tenants import scope
 from tenants.models import Membership, RejectedRequest, Role, StaffMember, StaffRole, Team, UsageRecord

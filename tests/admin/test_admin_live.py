@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from core.clock import now
-from responses.engine.events.compression import compress
+from engine.events.compression import compress
 from responses.models import EventBatch, Response, Status
 from tenants import scope
 from tenants.models import AuditEvent, StaffRole

@@ -9,7 +9,7 @@ from django.test import Client
 
 from conversations.models import Section
 from core.ids import new_id
-from responses.engine.events.compression import compress
+from engine.events.compression import compress
 from responses.models import EventBatch, Response
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
 from tenants import scope

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from core.errors import Failure
-from responses.engine.events.response_body import failed
+from engine.events.response_body import failed
 from responses.lifecycle import resume
 from responses.models import Response
 from tenants import scope

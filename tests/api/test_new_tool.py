@@ -9,9 +9,9 @@ from asgiref.sync import sync_to_async
 from typing_extensions import override
 
 from config.asgi import application
-from responses.engine.calls.outcomes import ToolResult, parse_object
-from responses.engine.calls.toolbox import HostedTool, hosted_function
-from responses.engine.turn import Call, FunctionTool
+from engine.calls.outcomes import ToolResult, parse_object
+from engine.calls.toolbox import HostedTool, hosted_function
+from engine.turn import Call, FunctionTool
 from responses.models import Response, ToolCall
 from responses.providers.clients import close_clients
 from responses.schema import add_tools

@@ -15,7 +15,7 @@ from django.core.exceptions import ValidationError
 from django.db import connection
 from pytest_django import DjangoDbBlocker
 
-from responses.engine.events.compression import decompress
+from engine.events.compression import decompress
 from responses.models import EventBatch
 from tenants import scope, services
 from tenants.models import Upstream, WireApi

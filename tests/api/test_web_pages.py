@@ -9,8 +9,8 @@ import pytest
 
 from core.egress import Egress
 from core.egress_policy import AllowList
-from responses.engine.calls.outcomes import ToolResult
-from responses.engine.turn import Call
+from engine.calls.outcomes import ToolResult
+from engine.turn import Call
 from responses.tools.web_search.engines import SearXNG
 from responses.tools.web_search.execution import WebSearchTool
 from responses.tools.web_search.pages import PageReader, UnreadablePage, find_matches

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from responses.engine.citation_markers import mark
+from engine.citation_markers import mark
 from tenants import scope
 from tenants.models import UsageRecord
 from tenants.prices import PriceEntry, PriceList

@@ -14,7 +14,7 @@ import pytest
 from core.clock import now
 from core.errors import Failure
 from core.work.leases import take
-from responses.engine.events.response_body import failed
+from engine.events.response_body import failed
 from responses.lifecycle import dead_processes, resume, sweeper
 from responses.lifecycle.cancel import cancel_run, fail_run, requeue_run
 from responses.models import EventBatch, Response, ToolCall

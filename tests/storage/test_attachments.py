@@ -9,7 +9,7 @@ from conversations.items import InputFile
 from conversations.models import File, FileState, Purpose
 from core.db.db_threads import in_db_thread
 from core.errors import EgressFailed
-from responses.engine.attachments import AttachmentImage, AttachmentText
+from engine.attachments import AttachmentImage, AttachmentText
 from responses.lifecycle import resume
 from responses.requests.attachments import TeamAttachments
 from tenants import scope

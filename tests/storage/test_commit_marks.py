@@ -14,7 +14,7 @@ from core.db.database import database_conninfo
 from core.db.db_threads import in_db_thread
 from core.db.group_commit import GroupCommit
 from core.db.statement_pipeline import ConnectionLost
-from responses.engine.events.compression import compress
+from engine.events.compression import compress
 from responses.models import CommitMark, EventBatch
 from responses.runs.rows import new_row
 from responses.runs.store import Change, LeaseLost, MarkedWriter, ResponseUpdate

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from core.db.db_threads import in_db_thread
-from responses.engine.loop import Run
-from responses.engine.steps import RunEnded
+from engine.loop import Run
+from engine.steps import RunEnded
 from responses.lifecycle import resume
 from responses.models import Response
 from responses.requests import parameters

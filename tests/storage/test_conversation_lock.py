@@ -18,7 +18,7 @@ from conversations.models import Placement, Section
 from core.clock import now
 from core.errors import ConversationLocked
 from core.ids import new_id
-from responses.engine.compaction.items import CompactionContent
+from engine.compaction.items import CompactionContent
 from responses.lifecycle import conversation_runs, sweeper
 from responses.models import ConversationLock, Response
 from responses.requests.context import RequestContext, read_context

@@ -14,7 +14,7 @@ from core.db.db_threads import in_db_thread
 from core.db.group_commit import ChangeTooLarge, GroupCommit
 from core.db.statement_pipeline import ConnectionLost, Statement
 from core.json.large_work import LARGE_BYTES, note_size
-from responses.engine.events.compression import compress
+from engine.events.compression import compress
 from responses.models import EventBatch, Response
 from responses.runs import store
 from responses.runs.rows import Row, new_row

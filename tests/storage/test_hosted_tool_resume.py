@@ -10,12 +10,12 @@ import orjson
 import pytest
 
 from core.db.db_threads import in_db_thread
+from engine.calls.toolbox import Toolbox
+from engine.loop import Run
+from engine.steps import RunEnded
 from responses.containers import services
 from responses.containers.models import DATA
 from responses.containers.services import ContainerSpec
-from responses.engine.calls.toolbox import Toolbox
-from responses.engine.loop import Run
-from responses.engine.steps import RunEnded
 from responses.lifecycle import resume
 from responses.models import Response
 from responses.runs.recorder import Recorder

@@ -18,7 +18,7 @@ from core.clock import now
 from core.db.db_threads import in_db_thread
 from core.process_name import process_name
 from core.work.leases import lease_until
-from responses.engine.steps import RunEnded
+from engine.steps import RunEnded
 from responses.models import RUNNING, Response, Status
 from responses.runs import store
 from responses.runs.runner import LiveRun, _renew, cancel_all

@@ -9,7 +9,7 @@ from django.db import connection
 from conversations.items import McpApprovalRequest
 from core.errors import BadRequest
 from core.ids import new_id
-from responses.engine.calls.outcomes import request_digest
+from engine.calls.outcomes import request_digest
 from responses.lifecycle.cancel import delete_response
 from responses.models import Approval
 from responses.runs.identity import RequestInfo

@@ -12,10 +12,10 @@ from conversations.items import McpApprovalRequest
 from core.db.db_threads import in_db_thread
 from core.egress import Egress
 from core.egress_policy import AllowList
-from responses.engine.calls.outcomes import request_digest
-from responses.engine.calls.toolbox import Toolbox
-from responses.engine.loop import Run
-from responses.engine.steps import RunEnded
+from engine.calls.outcomes import request_digest
+from engine.calls.toolbox import Toolbox
+from engine.loop import Run
+from engine.steps import RunEnded
 from responses.lifecycle import resume
 from responses.models import Approval, Response
 from responses.runs.recorder import Recorder

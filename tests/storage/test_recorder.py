@@ -12,11 +12,11 @@ from conversations.models import Item, Placement, Section
 from core.db.db_threads import in_db_thread
 from core.errors import Failure
 from core.json.large_work import LARGE_BYTES, note_size
-from responses.engine.calls.outcomes import ToolResult
-from responses.engine.events.response_body import Ending, failed
-from responses.engine.state import PendingCall
-from responses.engine.steps import RunEnded, Step, ToolsReturned, ToolsStarted, TurnEnded
-from responses.engine.turn import Call
+from engine.calls.outcomes import ToolResult
+from engine.events.response_body import Ending, failed
+from engine.state import PendingCall
+from engine.steps import RunEnded, Step, ToolsReturned, ToolsStarted, TurnEnded
+from engine.turn import Call
 from responses.models import EventBatch, Response, ToolCall, Turn
 from responses.runs import store
 from responses.runs.recorder import FLUSH_BYTES, PREVIEW_LENGTH, Recorder, RecorderState

@@ -18,11 +18,11 @@ from typing_extensions import override
 from conversations.items import StoredItem
 from conversations.models import Placement, Section
 from core.db.db_threads import in_db_thread
-from responses.engine.calls.outcomes import ToolResult
-from responses.engine.events.fold import Fold
-from responses.engine.loop import Run
-from responses.engine.steps import RunEnded, Step, ToolsReturned, ToolsStarted, TurnDiscarded, TurnEnded
-from responses.engine.turn import Call, CallForm, FunctionTool
+from engine.calls.outcomes import ToolResult
+from engine.events.fold import Fold
+from engine.loop import Run
+from engine.steps import RunEnded, Step, ToolsReturned, ToolsStarted, TurnDiscarded, TurnEnded
+from engine.turn import Call, CallForm, FunctionTool
 from responses.lifecycle import resume
 from responses.models import Response, ToolCall
 from responses.providers.chat_messages import messages

@@ -14,7 +14,7 @@ from django.test import override_settings
 
 from conversations.models import Item, Placement, Section
 from core.clock import now, shared, uptime
-from responses.engine.steps import Step
+from engine.steps import Step
 from responses.lifecycle import sweeper
 from responses.models import EventBatch, Response, Status
 from responses.runs import store

@@ -8,8 +8,8 @@ from typing import Any
 from django.db import connection, transaction
 
 from core.errors import Failure
-from responses.engine.events.response_body import Ending, failed
-from responses.engine.steps import RunEnded
+from engine.events.response_body import Ending, failed
+from engine.steps import RunEnded
 from responses.runs import store
 from responses.runs.recorder import Recorder, RecorderState
 from responses.runs.store import LeaseLost

@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from core.clock import now
 from core.errors import ModelNotFound, Unauthorized
 from core.work.leases import Claim
-from responses.engine.events.response_body import Ending
+from engine.events.response_body import Ending
 from responses.lifecycle import resume, worker
 from responses.models import Response, Status
 from responses.runs import store

@@ -13,7 +13,7 @@ from core.db.database import database_conninfo
 from core.db.db_threads import in_db_thread
 from core.db.group_commit import GroupCommit
 from core.db.statement_pipeline import Statement
-from responses.engine.events.compression import compress
+from engine.events.compression import compress
 from responses.models import EventBatch, Response, ToolCall, Turn
 from responses.runs import store
 from responses.runs.conversation_lock import ConversationAppend

@@ -78,8 +78,8 @@ _LIBRARIES = (
 _WITHOUT_SETTINGS = (
     "conversations.items",
     "responses.containers.network",
-    "responses.engine.loop",
-    "responses.engine.turn",
+    "engine.loop",
+    "engine.turn",
     "responses.requests.parameters",
     "responses.requests.tool_offer",
     "responses.schema.audio",

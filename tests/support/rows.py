@@ -16,7 +16,7 @@ from urllib.parse import quote, quote_plus
 
 from django.db import connection
 
-from responses.engine.events.compression import decompress
+from engine.events.compression import decompress
 from tenants import scope
 
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{40,}={0,2}")

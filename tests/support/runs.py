@@ -10,14 +10,14 @@ import orjson
 
 from core.clock import now
 from core.ids import new_id
-from responses.engine.calls.toolbox import HostedTool, Toolbox
-from responses.engine.events.fold import read_frames
-from responses.engine.events.response_body import opening
-from responses.engine.events.types import Event, frame
-from responses.engine.loop import Run
-from responses.engine.state import RunContext, RunState
-from responses.engine.steps import RunEnded, Step
-from responses.engine.turn import LanguageModel
+from engine.calls.toolbox import HostedTool, Toolbox
+from engine.events.fold import read_frames
+from engine.events.response_body import opening
+from engine.events.types import Event, frame
+from engine.loop import Run
+from engine.state import RunContext, RunState
+from engine.steps import RunEnded, Step
+from engine.turn import LanguageModel
 from responses.requests.parameters import build_sampling, hidden_options, input_items, public_parameters
 from responses.schema import parse_create
 from tests.support.scripted import HostedTools, Piece, ScriptedModel, toolbox

@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing_extensions import override
 
 from core.errors import Failure
-from responses.engine.calls.outcomes import ToolResult
-from responses.engine.calls.toolbox import HostedTool, Toolbox
-from responses.engine.converter.chat import ChatConverter
-from responses.engine.events.types import Event
-from responses.engine.turn import Call, CallForm, FunctionTool, TurnRequest, TurnResult
+from engine.calls.outcomes import ToolResult
+from engine.calls.toolbox import HostedTool, Toolbox
+from engine.converter.chat import ChatConverter
+from engine.events.types import Event
+from engine.turn import Call, CallForm, FunctionTool, TurnRequest, TurnResult
 from tests.support.chunks import Chunk
 
 Piece = Chunk | Failure | asyncio.Event

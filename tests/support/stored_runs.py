@@ -9,12 +9,12 @@ from core.clock import now
 from core.db.db_threads import in_db_thread
 from core.process_name import process_name
 from core.work.leases import lease_until
-from responses.engine.calls.toolbox import HostedTool, Toolbox
-from responses.engine.events.fold import read_frames
-from responses.engine.events.response_body import opening
-from responses.engine.loop import Run
-from responses.engine.state import RunContext, RunState
-from responses.engine.turn import LanguageModel
+from engine.calls.toolbox import HostedTool, Toolbox
+from engine.events.fold import read_frames
+from engine.events.response_body import opening
+from engine.loop import Run
+from engine.state import RunContext, RunState
+from engine.turn import LanguageModel
 from responses.models import EventBatch, Mode, Response
 from responses.requests.parameters import hidden_options
 from responses.runs import selectors, store

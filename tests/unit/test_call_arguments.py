@@ -6,11 +6,11 @@ import orjson
 import pytest
 
 from core.json.storable_json import MAX_DEPTH
-from responses.engine.calls.client_tools import hidden_function, item_fields
-from responses.engine.calls.outcomes import ToolResult, parse_object
-from responses.engine.converter.calls import CallSegment
-from responses.engine.converter.chat_calls import CallJoiner, CallPiece, new_arguments, read_calls
-from responses.engine.turn import CallForm
+from engine.calls.client_tools import hidden_function, item_fields
+from engine.calls.outcomes import ToolResult, parse_object
+from engine.converter.calls import CallSegment
+from engine.converter.chat_calls import CallJoiner, CallPiece, new_arguments, read_calls
+from engine.turn import CallForm
 
 DEEP = '{"a":' + "[" * MAX_DEPTH + "]" * MAX_DEPTH + "}"
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from engine.converter.chat import ChatConverter
+from engine.turn import Sampling
 from responses.chat.chunks import CompletionAccumulator
-from responses.engine.converter.chat import ChatConverter
-from responses.engine.turn import Sampling
 from tests.support.chunks import Chunk, calls, chunk
 from tests.support.runs import Played, on_the_wire, play
 from tests.support.streams import assert_stream_equals_stored

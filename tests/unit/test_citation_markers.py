@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conversations.items import FileSearchCall, StoredItem, WebSearchCall, from_wire
-from responses.engine.citation_markers import mark, open_turn
-from responses.engine.converter.chat import ChatConverter
-from responses.engine.events.types import Body, Event, OutputTextDelta, OutputTextDone
-from responses.engine.turn import Sampling, TurnRequest, TurnResult, TurnStream
+from engine.citation_markers import mark, open_turn
+from engine.converter.chat import ChatConverter
+from engine.events.types import Body, Event, OutputTextDelta, OutputTextDone
+from engine.turn import Sampling, TurnRequest, TurnResult, TurnStream
 from tests.support.chunks import text
 
 PAGES = from_wire(

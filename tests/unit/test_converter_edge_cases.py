@@ -204,8 +204,8 @@ async def test_trailing_logprobs_are_kept() -> None:
 
 
 async def test_chunks_of_one_read_keep_their_own_logprobs() -> None:
-    from responses.engine.converter.chat import ChatConverter
-    from responses.engine.turn import Sampling
+    from engine.converter.chat import ChatConverter
+    from engine.turn import Sampling
 
     chunks = [with_choice(chunk(content=c), logprobs={"content": [logprob(c)]}) for c in ("a", "b")]
     events = ChatConverter(first_output_index=0, sampling=Sampling(logprobs=True)).feed(chunks)

@@ -3,8 +3,8 @@
 import orjson
 import pytest
 
-from responses.engine.converter.chat import ChatConverter
-from responses.engine.turn import Finish
+from engine.converter.chat import ChatConverter
+from engine.turn import Finish
 from responses.providers.event_stream import EventStreamDecoder
 from tests.support.chunks import Chunk, chunk
 

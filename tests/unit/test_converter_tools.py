@@ -6,9 +6,9 @@ from typing import Any
 import orjson
 import pytest
 
-from responses.engine.converter.chat import ChatConverter
-from responses.engine.events.types import OutputItemDone
-from responses.engine.turn import CallForm, FunctionTool, Sampling
+from engine.converter.chat import ChatConverter
+from engine.events.types import OutputItemDone
+from engine.turn import CallForm, FunctionTool, Sampling
 from tests.support.chunks import Chunk, calls, chunk
 from tests.support.runs import Played
 from tests.support.runs import play as play_any

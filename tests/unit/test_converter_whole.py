@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from engine.converter.base import TurnConverter
+from engine.converter.chat import ChatConverter
+from engine.converter.responses_api import ResponsesConverter
+from engine.converter.segments import ReasoningContent
+from engine.events.types import Event
+from engine.turn import CallForm, FunctionTool, Sampling, TurnResult
 from responses.chat.chunks import CompletionAccumulator
-from responses.engine.converter.base import TurnConverter
-from responses.engine.converter.chat import ChatConverter
-from responses.engine.converter.responses_api import ResponsesConverter
-from responses.engine.converter.segments import ReasoningContent
-from responses.engine.events.types import Event
-from responses.engine.turn import CallForm, FunctionTool, Sampling, TurnResult
 from tests.support.chunks import Chunk, calls, chunk, text, usage
 from tests.support.responses_upstream import answer, call_events, message_events, reasoning_events
 from tests.support.runs import on_the_wire, without_ids

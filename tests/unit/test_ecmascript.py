@@ -3,7 +3,7 @@
 import pytest
 import regex
 
-from responses.engine.constraints.ecmascript import readable
+from engine.constraints.ecmascript import readable
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import pytest
 
 from conversations.items import StoredItem, from_wire
 from core.errors import Failure, InvalidEncryptedContent
-from responses.engine.compaction.items import CompactionContent, CompactionPlan, from_latest_compaction, kept_items
-from responses.engine.converter.segments import ReasoningContent
-from responses.engine.events.response_body import Ending
-from responses.engine.state import Fragment, OutputItem, RunContext, RunState
-from responses.engine.steps import ContextCompacted
+from engine.compaction.items import CompactionContent, CompactionPlan, from_latest_compaction, kept_items
+from engine.converter.segments import ReasoningContent
+from engine.events.response_body import Ending
+from engine.state import Fragment, OutputItem, RunContext, RunState
+from engine.steps import ContextCompacted
 from tests.support import runs
 from tests.support.chunks import calls, chunk, text, usage
 from tests.support.runs import begin, context, events_of, on_the_wire

@@ -8,9 +8,9 @@ import pytest
 
 from conversations.items import AssistantMessage, InputMessage
 from core.errors import Failure
-from responses.engine.events.response_body import Ending
-from responses.engine.state import ModelTraits, RunContext
-from responses.engine.steps import Emitted, RunEnded, Step, TurnDiscarded
+from engine.events.response_body import Ending
+from engine.state import ModelTraits, RunContext
+from engine.steps import Emitted, RunEnded, Step, TurnDiscarded
 from tests.support.chunks import Chunk, calls, chunk, text
 from tests.support.runs import Played, begin, context, on_the_wire, play
 from tests.support.scripted import ScriptedModel, ScriptedTools

@@ -9,11 +9,11 @@ from typing_extensions import override
 
 from conversations.items import FunctionCall, FunctionCallOutput, InputMessage
 from core.errors import Failure
-from responses.engine.calls.outcomes import CallDecision, Execute, Refuse, RequireApproval, ToolLimits, ToolResult
-from responses.engine.events.response_body import Ending
-from responses.engine.events.types import Body, OutputItemAdded, OutputItemDone
-from responses.engine.state import OutputItem, RunContext, RunState
-from responses.engine.steps import (
+from engine.calls.outcomes import CallDecision, Execute, Refuse, RequireApproval, ToolLimits, ToolResult
+from engine.events.response_body import Ending
+from engine.events.types import Body, OutputItemAdded, OutputItemDone
+from engine.state import OutputItem, RunContext, RunState
+from engine.steps import (
     CallRecord,
     Emitted,
     RunEnded,
@@ -24,7 +24,7 @@ from responses.engine.steps import (
     ToolsStarted,
     TurnEnded,
 )
-from responses.engine.turn import Call, CallForm, FunctionTool
+from engine.turn import Call, CallForm, FunctionTool
 from tests.support.chunks import calls, text
 from tests.support.runs import begin, play
 from tests.support.scripted import HostedTools, ScriptedModel, ScriptedTools

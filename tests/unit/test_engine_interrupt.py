@@ -4,13 +4,13 @@ import pytest
 
 from conversations.items import AssistantMessage
 from core.errors import Failure
-from responses.engine.events.response_body import Ending, failed
-from responses.engine.events.types import Body
-from responses.engine.interrupted_items import close_fragment
-from responses.engine.loop import Run
-from responses.engine.state import Fragment, OutputItem, PendingCall, RunState
-from responses.engine.steps import FragmentsClosed, RunEnded
-from responses.engine.turn import Call, Finish
+from engine.events.response_body import Ending, failed
+from engine.events.types import Body
+from engine.interrupted_items import close_fragment
+from engine.loop import Run
+from engine.state import Fragment, OutputItem, PendingCall, RunState
+from engine.steps import FragmentsClosed, RunEnded
+from engine.turn import Call, Finish
 from tests.support.chunks import Chunk, calls, chunk, text
 from tests.support.runs import begin, events_of, on_the_wire
 from tests.support.scripted import ScriptedModel, ScriptedTools

@@ -7,9 +7,9 @@ import pytest
 
 from conversations.items import AssistantMessage, McpCall
 from core.errors import Failure
-from responses.engine.calls.outcomes import ToolResult
-from responses.engine.state import OutputItem, RunState
-from responses.engine.steps import Emitted, RunEnded, Step, ToolFinished, ToolsStarted, TurnEnded
+from engine.calls.outcomes import ToolResult
+from engine.state import OutputItem, RunState
+from engine.steps import Emitted, RunEnded, Step, ToolFinished, ToolsStarted, TurnEnded
 from tests.support.chunks import Chunk, calls, chunk, text, usage
 from tests.support.runs import Played, begin, context, play
 from tests.support.scripted import ScriptedModel, ScriptedTools

@@ -6,8 +6,8 @@ from typing import Any, get_args
 import orjson
 import pytest
 
-from responses.engine.events import types as events
-from responses.engine.events.types import (
+from engine.events import types as events
+from engine.events.types import (
     ContentPartAdded,
     Event,
     FunctionCallArgumentsDelta,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from responses.engine.converter.finish_reasons import FinishKind, finish_kind
+from engine.converter.finish_reasons import FinishKind, finish_kind
 from tests.support.chunks import Chunk, chunk
 from tests.support.runs import Played, play
 from tests.support.scripted import ScriptedTools

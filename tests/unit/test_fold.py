@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from responses.engine.converter.chat import ChatConverter
-from responses.engine.events.fold import Fold, read_frames
-from responses.engine.events.types import (
+from engine.converter.chat import ChatConverter
+from engine.events.fold import Fold, read_frames
+from engine.events.types import (
     ContentPartAdded,
     CustomToolCallInputDelta,
     Event,
@@ -20,7 +20,7 @@ from responses.engine.events.types import (
     ReasoningSummaryTextDelta,
     frame,
 )
-from responses.engine.interrupted_items import close_fragment
+from engine.interrupted_items import close_fragment
 from tests.support.chunks import Chunk, chunk
 from tests.support.runs import on_the_wire
 from tests.support.streams import assert_items

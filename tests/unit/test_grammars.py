@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from responses.engine.constraints.grammar import MAX_DEFINITION, definition_defect, text_defect
-from responses.engine.turn import Grammar
+from engine.constraints.grammar import MAX_DEFINITION, definition_defect, text_defect
+from engine.turn import Grammar
 from tests.support.machine_clock import machine_time
 
 SUM = 'start: NUMBER "+" NUMBER\n%import common.NUMBER\n%ignore " "'

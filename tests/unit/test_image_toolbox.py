@@ -6,12 +6,12 @@ from typing import Any
 
 from conversations.items import StoredItem
 from core.clock import now
-from responses.engine.attachments import AttachmentMap
-from responses.engine.calls.toolbox import Toolbox
-from responses.engine.events.response_body import Ending, opening
-from responses.engine.loop import Run
-from responses.engine.state import RunState
-from responses.engine.steps import Step, ToolsReturned
+from engine.attachments import AttachmentMap
+from engine.calls.toolbox import Toolbox
+from engine.events.response_body import Ending, opening
+from engine.loop import Run
+from engine.state import RunState
+from engine.steps import Step, ToolsReturned
 from responses.passthrough.images import GeneratedImage, ImageRequest
 from responses.tools.image_generation.execution import ImageGenerationTool
 from tests.support.chunks import text

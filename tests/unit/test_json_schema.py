@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from responses.engine.constraints.json_schema import MAX_OBJECTS, MAX_PATTERNS, mismatch, schema_defect
+from engine.constraints.json_schema import MAX_OBJECTS, MAX_PATTERNS, mismatch, schema_defect
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 SLOW = "^(a+)+$"

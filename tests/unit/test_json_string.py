@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from responses.engine.converter.json_string import StringProperty
+from engine.converter.json_string import StringProperty
 
 TEXTS = ["", "plain", 'a "quoted" \\\\ word', "line\nline\ttab\r\b\f", "grüße 😀 \U0001f600\U0001f600", "\u2028\u0001"]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from responses.engine.events.compression import compress, decompress
-from responses.engine.events.response_body import opening
-from responses.engine.events.types import ContentPartAdded, Event, OutputTextDelta, frame
+from engine.events.compression import compress, decompress
+from engine.events.response_body import opening
+from engine.events.types import ContentPartAdded, Event, OutputTextDelta, frame
 from tests.support.chunks import text
 from tests.support.runs import context, events_of, play
 

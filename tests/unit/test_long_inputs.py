@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from responses.engine.converter.json_string import StringProperty
+from engine.converter.json_string import StringProperty
 
 _SECONDS = 3.0
 

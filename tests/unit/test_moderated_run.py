@@ -6,11 +6,11 @@ from typing_extensions import override
 
 from conversations.items import plain_text
 from core.clock import now
-from responses.engine.events.response_body import opening
-from responses.engine.events.types import Body
-from responses.engine.loop import Run
-from responses.engine.moderation import ModerationResult
-from responses.engine.state import RunState
+from engine.events.response_body import opening
+from engine.events.types import Body
+from engine.loop import Run
+from engine.moderation import ModerationResult
+from engine.state import RunState
 from responses.moderation import ModerationCheck
 from responses.runs.identity import RequestInfo
 from responses.schema.options import ModerationMode, ModerationParam, ModerationPolicy

@@ -12,14 +12,14 @@ import pytest
 from conversations.items import from_wire, readable_items
 from core.clock import now
 from core.ids import new_id
-from responses.engine.converter.base import TurnConverter
-from responses.engine.converter.chat import ChatConverter
-from responses.engine.converter.responses_api import ResponsesConverter
-from responses.engine.events.response_body import opening
-from responses.engine.events.types import Event
-from responses.engine.loop import Run
-from responses.engine.state import RunState
-from responses.engine.turn import TurnRequest, TurnResult
+from engine.converter.base import TurnConverter
+from engine.converter.chat import ChatConverter
+from engine.converter.responses_api import ResponsesConverter
+from engine.events.response_body import opening
+from engine.events.types import Event
+from engine.loop import Run
+from engine.state import RunState
+from engine.turn import TurnRequest, TurnResult
 from responses.providers.chat_messages import messages
 from responses.providers.upstream_errors import failure_from_error
 from tests.support.chunks import text

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from responses.engine.converter.chat import ChatConverter
-from responses.engine.converter.segments import ReasoningContent
-from responses.engine.converter.think_tags import ThinkTags
+from engine.converter.chat import ChatConverter
+from engine.converter.segments import ReasoningContent
+from engine.converter.think_tags import ThinkTags
 from tests.support.chunks import Chunk, chunk, usage
 from tests.support.runs import Played, on_the_wire, play
 from tests.support.streams import assert_items, assert_stream_equals_stored

@@ -18,7 +18,7 @@ from openai.types.responses.tool import LocalShell
 from openai.types.shared.custom_tool_input_format import Grammar
 from pydantic import BaseModel
 
-from responses.engine.calls.client_tools import MAX_NAME, upstream_name
+from engine.calls.client_tools import MAX_NAME, upstream_name
 from responses.schema import parse_create
 
 LOOK = FunctionTool(type="function", name="look", parameters=None, strict=None)

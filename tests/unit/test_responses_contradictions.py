@@ -6,8 +6,8 @@ import pytest
 
 from conversations.items import from_wire
 from core.errors import Failure
-from responses.engine.converter.responses_api import ResponsesConverter
-from responses.engine.turn import CallForm, Finish, FunctionTool, Sampling, TurnResult
+from engine.converter.responses_api import ResponsesConverter
+from engine.turn import CallForm, Finish, FunctionTool, Sampling, TurnResult
 from tests.support.responses_upstream import (
     added,
     call_events,

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import Failure
-from responses.engine.converter.responses_api import ResponsesConverter
-from responses.engine.events.fold import Fold
-from responses.engine.events.types import Event
-from responses.engine.interrupted_items import close_fragment
-from responses.engine.turn import CallForm, Finish, FunctionTool, Sampling
+from engine.converter.responses_api import ResponsesConverter
+from engine.events.fold import Fold
+from engine.events.types import Event
+from engine.interrupted_items import close_fragment
+from engine.turn import CallForm, Finish, FunctionTool, Sampling
 from tests.support.responses_upstream import added, call_events, done, end, event, function_call, message, reasoning
 from tests.support.runs import on_the_wire
 from tests.support.streams import assert_items

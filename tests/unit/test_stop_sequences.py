@@ -2,7 +2,7 @@
 
 import pytest
 
-from responses.engine.converter.stop_sequences import StopSequences
+from engine.converter.stop_sequences import StopSequences
 
 
 def written(sequences: list[str], *pieces: str) -> tuple[list[str], str | None]:

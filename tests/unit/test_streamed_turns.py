@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from responses.engine import turn_request
-from responses.engine.calls.toolbox import HostedTool
-from responses.engine.state import RunState
+from engine import turn_request
+from engine.calls.toolbox import HostedTool
+from engine.state import RunState
 from tests.support.runs import context
 from tests.support.scripted import ScriptedTools, toolbox
 

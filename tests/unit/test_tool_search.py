@@ -5,9 +5,9 @@ from typing import Any
 import orjson
 import pytest
 
-from responses.engine.calls.outcomes import ToolResult
-from responses.engine.state import OutputItem, RunState
-from responses.engine.turn import Call
+from engine.calls.outcomes import ToolResult
+from engine.state import OutputItem, RunState
+from engine.turn import Call
 from responses.tools.tool_search.execution import ToolSearch, searches
 from tests.support.runs import context
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from responses.engine.calls.toolbox import Toolbox
+from engine.calls.toolbox import Toolbox
 from tests.support.chunks import calls, text
 from tests.support.runs import begin
 from tests.support.scripted import ScriptedModel, ScriptedTools

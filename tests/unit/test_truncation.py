@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from conversations.items import from_wire
-from responses.engine.compaction.window import fit, is_too_long
-from responses.engine.turn import Sampling
+from engine.compaction.window import fit, is_too_long
+from engine.turn import Sampling
 
 WORDS = "x" * 400  # a hundred tokens
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from responses.engine.converter.base import later_usage, read_usage, reported_usage
+from engine.converter.base import later_usage, read_usage, reported_usage
 
 
 @pytest.mark.parametrize(

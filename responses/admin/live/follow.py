@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from conversations.items import plain_text
 from core.db.db_threads import in_db_thread
-from responses.engine.events.fold import read_frames
+from engine.events.fold import read_frames
 from responses.models import Response
 from responses.runs import follow
 from tenants import scope

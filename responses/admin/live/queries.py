@@ -16,7 +16,7 @@ from django.db import connection
 
 from core.db.row_security import EVERY_TEAM
 from core.work import heartbeats
-from responses.engine.events.compression import decompress
+from engine.events.compression import decompress
 from responses.models import RUNNING, Response, Status, ToolCall, Turn
 from tenants.models import Team
 

@@ -20,8 +20,8 @@ from django.views.decorators.http import require_safe
 from console.widgets import SHOWN_CHARACTERS, Shown, size
 from conversations.models import Section
 from core.errors import ApiError
+from engine.events.types import Body
 from responses.admin.redaction import redacted, without_secrets
-from responses.engine.events.types import Body
 from responses.models import Mode, Response
 from responses.requests import rebuild
 from responses.runs import selectors

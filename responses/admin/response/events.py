@@ -15,9 +15,9 @@ from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from console.widgets import duration, size
+from engine.events.fold import read_frames
 from responses.admin.response.documents import download
 from responses.admin.row_pages import start_of
-from responses.engine.events.fold import read_frames
 from responses.models import EventBatch, Response
 from tenants.console.content_access import hidden_notice, may_read, read_allowed
 

@@ -6,12 +6,12 @@ from typing_extensions import override
 
 from core.errors import ApiError
 from core.ids import new_id
-from responses.engine.calls.client_tools import upstream_name
-from responses.engine.calls.outcomes import ToolLimits, ToolResult, parse_object
-from responses.engine.calls.toolbox import HostedTool, hosted_function
-from responses.engine.events.types import Body
-from responses.engine.state import RunContext, RunState
-from responses.engine.turn import Call, FunctionTool
+from engine.calls.client_tools import upstream_name
+from engine.calls.outcomes import ToolLimits, ToolResult, parse_object
+from engine.calls.toolbox import HostedTool, hosted_function
+from engine.events.types import Body
+from engine.state import RunContext, RunState
+from engine.turn import Call, FunctionTool
 from responses.tools.code_interpreter.run_container import CODE_INTERPRETER, RunContainer, error_text, file_references
 from sandbox.client import OperationFailed, SandboxUnavailable
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing_extensions import override
 
 from conversations.items import CodeInterpreterCall
-from responses.engine.calls.toolbox import HostedTool
+from engine.calls.toolbox import HostedTool
 from responses.requests import tool_offer
 from responses.schema.tools import ToolParam
 from responses.tools.code_interpreter import card

@@ -1,7 +1,7 @@
 """The `file_search` tool: the model sends queries and reads the best passages.
 
 The passages are part of the item; clients see them with `include`. The model cites them with markers (see
-`responses.engine.citation_markers`).
+`engine.citation_markers`).
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from typing_extensions import override
 
 from core.errors import ApiError
 from core.ids import new_id
-from responses.engine.calls.outcomes import ToolResult, parse_object
-from responses.engine.calls.toolbox import HostedTool, hosted_function
-from responses.engine.citation_markers import HOW_TO_CITE
-from responses.engine.events.types import Body
-from responses.engine.turn import Call, FunctionTool
+from engine.calls.outcomes import ToolResult, parse_object
+from engine.calls.toolbox import HostedTool, hosted_function
+from engine.citation_markers import HOW_TO_CITE
+from engine.events.types import Body
+from engine.turn import Call, FunctionTool
 
 NAME = "file_search"
 _MAX_QUERIES = 5

@@ -3,7 +3,7 @@
 import orjson
 
 from conversations.items import FileSearchCall
-from responses.engine.citation_markers import mark
+from engine.citation_markers import mark
 from responses.providers.hosted_calls import PastCall
 
 

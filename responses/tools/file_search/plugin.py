@@ -6,7 +6,7 @@ from typing_extensions import override
 
 from conversations.items import FileSearchCall
 from core.db.db_threads import in_db_thread
-from responses.engine.calls.toolbox import HostedTool
+from engine.calls.toolbox import HostedTool
 from responses.tools.file_search import card
 from responses.tools.file_search.execution import FileSearchTool
 from responses.tools.file_search.history import past_call

@@ -11,13 +11,13 @@ from typing_extensions import override
 from conversations.items import ImageGenerationCall, InputImage, InputMessage, StoredItem
 from core.errors import ApiError
 from core.ids import new_id
-from responses.engine.attachments import AttachmentImage, Attachments, all_parts, attachment_key
-from responses.engine.calls.outcomes import ToolLimits, ToolResult, parse_object
-from responses.engine.calls.toolbox import HostedTool, hosted_function
-from responses.engine.events.tools import ImageGenerationCallPartialImage
-from responses.engine.events.types import Body, Event
-from responses.engine.state import RunContext, RunState
-from responses.engine.turn import Call, FunctionTool
+from engine.attachments import AttachmentImage, Attachments, all_parts, attachment_key
+from engine.calls.outcomes import ToolLimits, ToolResult, parse_object
+from engine.calls.toolbox import HostedTool, hosted_function
+from engine.events.tools import ImageGenerationCallPartialImage
+from engine.events.types import Body, Event
+from engine.state import RunContext, RunState
+from engine.turn import Call, FunctionTool
 from responses.passthrough.images import GeneratedImage, ImageRequest
 from responses.schema.images import MAX_EDIT_IMAGES
 from responses.tools.image_generation.schema import FORWARDED

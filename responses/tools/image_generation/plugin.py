@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing_extensions import override
 
 from conversations.items import ImageGenerationCall, InputImage
-from responses.engine.calls.toolbox import HostedTool
+from engine.calls.toolbox import HostedTool
 from responses.passthrough.images import UNCONFIGURED, TeamImageGenerator, check_image_model
 from responses.requests.attachments import TeamAttachments
 from responses.schema.tools import ToolParam

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import orjson
 
 from conversations.items import McpListTools, ToolSearchOutput
-from responses.engine.calls.client_tools import upstream_name
-from responses.engine.turn import CallForm, FunctionTool
+from engine.calls.client_tools import upstream_name
+from engine.turn import CallForm, FunctionTool
 from responses.tools.mcp.servers import ListedTool, RemoteServer, ToolFilter
 
 

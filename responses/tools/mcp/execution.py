@@ -17,9 +17,9 @@ from core.errors import (
     ServerError,
 )
 from core.ids import new_id
-from responses.engine.calls.client_tools import upstream_name
-from responses.engine.calls.item_events import after_result, before_result
-from responses.engine.calls.outcomes import (
+from engine.calls.client_tools import upstream_name
+from engine.calls.item_events import after_result, before_result
+from engine.calls.outcomes import (
     CallDecision,
     Execute,
     Refuse,
@@ -28,11 +28,11 @@ from responses.engine.calls.outcomes import (
     ToolResult,
     parse_object,
 )
-from responses.engine.calls.toolbox import HostedTool
-from responses.engine.events.types import Body, OutputItemAdded, OutputItemDone
-from responses.engine.state import OutputItem, RunContext, RunState
-from responses.engine.steps import CallRecord, Emitted, ToolsPrepared
-from responses.engine.turn import Call, FunctionTool
+from engine.calls.toolbox import HostedTool
+from engine.events.types import Body, OutputItemAdded, OutputItemDone
+from engine.state import OutputItem, RunContext, RunState
+from engine.steps import CallRecord, Emitted, ToolsPrepared
+from engine.turn import Call, FunctionTool
 from responses.requests.tool_offer import ToolOffer
 from responses.tools.approvals import GrantedApproval
 from responses.tools.mcp import results

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 
 from conversations.items import McpApprovalRequest, McpCall, McpToolExecutionError
-from responses.engine.calls.client_tools import upstream_name
+from engine.calls.client_tools import upstream_name
 from responses.providers.hosted_calls import PastCall
 
 

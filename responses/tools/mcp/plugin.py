@@ -6,7 +6,7 @@ from typing_extensions import override
 
 from conversations.items import McpApprovalRequest, McpCall
 from core import egress
-from responses.engine.calls.toolbox import HostedTool
+from engine.calls.toolbox import HostedTool
 from responses.schema.tools import ToolParam
 from responses.tools import approvals
 from responses.tools.mcp import card

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from core.json.storable_json import without_nul
-from responses.engine.calls.outcomes import ToolResult
+from engine.calls.outcomes import ToolResult
 from responses.tools.mcp.servers import RemoteServer
 from responses.tools.mcp.sessions import ServerFailed
 

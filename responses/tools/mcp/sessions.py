@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from core.egress import Egress
 from core.errors import ApiError
 from core.json.storable_json import without_nul
-from responses.engine.spans import Activity, Span, span
+from engine.spans import Activity, Span, span
 from responses.tools.mcp.servers import ListedTool, RemoteServer
 from responses.tools.mcp.transport import MAX_MESSAGE_BYTES, TransportFailure, http_client, transport_failure
 

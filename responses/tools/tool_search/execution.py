@@ -15,12 +15,12 @@ from typing_extensions import override
 
 from conversations.items import StoredItem
 from core.ids import new_id
-from responses.engine.calls.client_tools import hidden_function
-from responses.engine.calls.outcomes import ToolResult, parse_object
-from responses.engine.calls.toolbox import HostedTool
-from responses.engine.events.types import Body
-from responses.engine.state import RunContext, RunState
-from responses.engine.turn import Call, CallForm, FunctionTool
+from engine.calls.client_tools import hidden_function
+from engine.calls.outcomes import ToolResult, parse_object
+from engine.calls.toolbox import HostedTool
+from engine.events.types import Body
+from engine.state import RunContext, RunState
+from engine.turn import Call, CallForm, FunctionTool
 from responses.requests import tool_offer
 from responses.requests.tool_offer import Shown, ToolOffer
 

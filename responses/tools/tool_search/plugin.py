@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from typing_extensions import override
 
-from responses.engine.calls.toolbox import HostedTool
+from engine.calls.toolbox import HostedTool
 from responses.tools.plugin import ToolPlugin, ToolRequest
 from responses.tools.tool_search import card
 from responses.tools.tool_search.execution import NAME, DeferredTools, searches

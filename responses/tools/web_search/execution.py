@@ -1,7 +1,7 @@
 """The `web_search` tool: the model searches, opens pages and finds text in them.
 
 The item of each action holds its results with the text of the pages; clients see the text with `include`. The model
-cites with markers (see `responses.engine.citation_markers`).
+cites with markers (see `engine.citation_markers`).
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from typing_extensions import override
 
 from core.errors import ApiError
 from core.ids import new_id
-from responses.engine.calls.outcomes import ToolResult, parse_object
-from responses.engine.calls.toolbox import HostedTool, hosted_function
-from responses.engine.citation_markers import HOW_TO_CITE
-from responses.engine.events.types import Body
-from responses.engine.turn import Call, FunctionTool
+from engine.calls.outcomes import ToolResult, parse_object
+from engine.calls.toolbox import HostedTool, hosted_function
+from engine.citation_markers import HOW_TO_CITE
+from engine.events.types import Body
+from engine.turn import Call, FunctionTool
 from responses.tools.web_search.engines import Engine, EngineResult, Query
 from responses.tools.web_search.pages import PageReader, UnreadablePage, WebPage, find_matches
 from responses.tools.web_search.schema import WEB_SEARCH_FUNCTIONS

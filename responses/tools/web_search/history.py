@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 
 from conversations.items import OpenPage, WebSearch, WebSearchCall
-from responses.engine.citation_markers import mark
+from engine.citation_markers import mark
 from responses.providers.hosted_calls import PastCall
 
 

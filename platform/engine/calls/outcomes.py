@@ -1,0 +1,100 @@
+"""Decisions on calls and results of hosted tools: values shared by the tools, the loop and the recorder."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from core.json.storable_json import is_too_deep, without_nul
+from engine.events.types import Body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """Result of a hosted call. A failure is a result as well: the model reads `output` and may try something else.
+
+    `error` is a short code of a failure, for the tool call's row. `parts` are images, which the model reads after the
+    output. `fields` (JSON) is what the tool needs to build its item. `cost` is the price key of a call that costs
+    money.
+    """
+
+    output: str
+    error: str | None = None
+    parts: tuple[Body, ...] = ()
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    cost: str | None = None
+
+    def stored(self) -> dict[str, Any]:
+        """Return the result as JSON, for a process that resumes the run."""
+        return {
+            "output": self.output,
+            "error": self.error,
+            "parts": [*self.parts],
+            "fields": {**self.fields},
+            "cost": self.cost,
+        }
+
+    def storable(self) -> "ToolResult":
+        """Return the result without NUL characters, which PostgreSQL can store neither as text nor as JSON."""
+        return ToolResult.restored(without_nul(self.stored()))
+
+    @classmethod
+    def restored(cls, stored: Mapping[str, Any]) -> "ToolResult":
+        """Return the result that `stored` wrote."""
+        return cls(**{**stored, "parts": tuple(stored["parts"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolLimits:
+    """Limits of one call: its duration, and the length of the output that the model reads."""
+
+    seconds: float = 60
+    characters: int = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Execute:
+    """Run the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequireApproval:
+    """Wait for the client's approval: `item` asks for it in the output, and the run ends.
+
+    `definition` is a digest of the tool's definition. If the definition has changed by the time of the approval, the
+    call is not run.
+    """
+
+    item: Body
+    definition: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Refuse the call; the model reads `reason` as its output."""
+
+    reason: str
+
+
+CallDecision = Execute | RequireApproval | Refuse
+
+
+def parse_object(arguments: str) -> dict[str, Any] | None:
+    """Return the arguments of a call without NUL characters; None unless they are a storable JSON object."""
+    try:
+        found = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(found, dict) or is_too_deep(found, arguments.encode()):
+        return None
+    # Arguments become part of an item, which has to be storable as JSON.
+    storable: dict[str, Any] = without_nul(found)
+    return storable
+
+
+def request_digest(item: Body) -> str:
+    """Return a digest of an approval request's content: server, tool and arguments."""
+    asked = [item["server_label"], item["name"], item["arguments"]]
+    return hashlib.sha256(orjson.dumps(asked)).hexdigest()

@@ -1,0 +1,92 @@
+"""Compression of the event log. Batches are small and resemble each other, so they share a preset dictionary.
+
+Most events are text deltas, which follow from their texts: a run of them is stored as the list of its texts. The log of
+64 tokens is 21 KB; it takes 0.42 KB that way, and 0.84 KB if only its bytes are compressed. That is 430 bytes less on
+disk and in the WAL, for 33 us of CPU (64 deltas: 50 instead of 18).
+"""
+
+import zlib
+from functools import lru_cache
+from itertools import chain, repeat
+from pathlib import Path
+
+import orjson
+
+from engine.events.types import NOISE
+
+# Events of a typical response. Stored logs need this text to be read, so it must never change, nor may the other
+# constants here: a better one is a further dictionary, and the header of a compressed batch (RFC 1950) tells which one
+# it was written with. The second dictionary means that text deltas are listed.
+_WHOLE = Path(__file__).with_name("log_dictionary.txt").read_bytes()
+_LISTED = _WHOLE + b"\0"
+_LISTED_ID = zlib.adler32(_LISTED).to_bytes(4, "big")
+# Level 6 takes 60 % longer for the listed log and saves another 40 bytes.
+_LEVEL = 3
+# The sizes are those of 9, whose larger buffers are costly to allocate: in a web process at concurrency 64, the two
+# batches of a stream take 121 us with 7, and 186 us with 9.
+_MEMORY_LEVEL = 7
+_DELTA = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":'
+_TEXT = b'"delta":'
+_AFTER_TEXT = b',"logprobs":[]'
+# Copied for each batch: that is faster than reading the dictionary again (64 tokens take 17 us instead of 21).
+_COMPRESS_WHOLE, _COMPRESS_LISTED = (
+    zlib.compressobj(_LEVEL, memLevel=_MEMORY_LEVEL, zdict=dictionary) for dictionary in (_WHOLE, _LISTED)
+)
+
+
+def compress(frames: bytes) -> bytes:
+    """Return the frames of a batch as they are stored."""
+    listed = _list_deltas(frames)
+    compressor = _COMPRESS_WHOLE.copy() if listed is None else _COMPRESS_LISTED.copy()
+    return compressor.compress(frames if listed is None else listed) + compressor.flush()
+
+
+def decompress(stored: bytes | memoryview) -> bytes:
+    """Return the frames of a stored batch, exactly as they were sent."""
+    if stored[2:6] != _LISTED_ID:
+        return zlib.decompressobj(zdict=_WHOLE).decompress(stored)
+    before, listed, after = zlib.decompressobj(zdict=_LISTED).decompress(stored).split(b"\0")
+    return before + _frames_of(listed) + after
+
+
+def _list_deltas(frames: bytes) -> bytes | None:
+    """Return the frames with a list instead of their text deltas, or None if that would not be exact.
+
+    It is exact if the text deltas follow each other, belong to one part of a message, and have no log probabilities.
+    """
+    start = frames.find(_DELTA)
+    if start < 0 or b"\0" in frames:
+        return None
+    end = frames.find(b"\n\n", frames.rfind(_DELTA)) + 2
+    first, *others = frames[start:end].split(_TEXT)
+    if not others:
+        return None
+    number, _, place = first[len(_DELTA) :].partition(b",")
+    noise = NOISE if b'"obfuscation":' in others[0] else b""
+    texts = [each.partition(_AFTER_TEXT)[0] for each in others]
+    listed = b"\n".join([number, place, noise, *texts])
+    try:
+        is_exact = _frames_of(listed) == frames[start:end]
+    except (ValueError, TypeError):  # not a text
+        return None
+    return b"\0".join([frames[:start], listed, frames[end:]]) if is_exact else None
+
+
+def _frames_of(listed: bytes) -> bytes:
+    """Return the text deltas of a list: the number of the first one, their common fields, the padding, the texts."""
+    number, place, noise, *texts = listed.split(b"\n")
+    endings = _endings(noise)
+    # The padding depends on the number of characters, which those of the JSON are not.
+    lengths = map(len, orjson.loads(b"[%b]" % b",".join(texts)))
+    numbers = map(b"%d,".__mod__, range(int(number), int(number) + len(texts)))
+    pieces = zip(
+        repeat(_DELTA), numbers, repeat(place + _TEXT), texts, [endings[n % 16] for n in lengths], strict=False
+    )
+    return b"".join(chain.from_iterable(pieces))
+
+
+@lru_cache(maxsize=64)
+def _endings(noise: bytes) -> list[bytes]:
+    """Return the ends of the frames by the length of their texts modulo 16."""
+    padding = b',"obfuscation":"%b"' if noise else b"%b"
+    return [_AFTER_TEXT + padding % noise[: 16 - length] + b"}\n\n" for length in range(16)]

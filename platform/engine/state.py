@@ -1,0 +1,215 @@
+"""Context and state of a run.
+
+The context is constant. The state is empty for a new run and rebuilt from the rows and the event log for a resumed one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+from conversations.items import StoredItem, from_wire, readable_items
+from engine.attachments import Attachments
+from engine.calls.outcomes import ToolResult
+from engine.compaction.items import CompactionCipher, CompactionPlan
+from engine.converter.segments import ReasoningCipher
+from engine.events.types import Body
+from engine.turn import Call, Sampling, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelTraits:
+    """Abilities of a model that the engine depends on.
+
+    `structured_output`: "native", the upstream enforces the format; "checked", the upstream is asked for it, and the
+    output is held back until it was validated; "prompted", the same, but the format is described in the instructions.
+    `context_window` is in tokens, None if unknown.
+    """
+
+    structured_output: str = "checked"
+    forced_tool_choice: bool = True
+    context_window: int | None = None
+
+
+class RunCipher(ReasoningCipher, CompactionCipher, Protocol):
+    """Cipher for all encrypted content of a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """Constant part of a run. `parameters` is the part of the public object that never changes.
+
+    The first `instruction_items` items belong to the instructions (a prompt's messages); the following
+    `compacted_items` replace an earlier part of the conversation. `compaction` says when to compact further. A run that
+    does not generate (`generate: false`) calls no model and completes immediately. Not `wants_events`: the client of a
+    JSON request reads only the end.
+    """
+
+    parameters: dict[str, Any]
+    model: str
+    instructions: str | None
+    items: Sequence[StoredItem]
+    sampling: Sampling
+    traits: ModelTraits = ModelTraits()
+    attachments: Attachments | None = None
+    cipher: RunCipher | None = None
+    include: frozenset[str] = frozenset()
+    max_turns: int = 32
+    instruction_items: int = 0
+    compacted_items: int = 0
+    compaction: CompactionPlan | None = None
+    generates: bool = True
+    wants_events: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputItem:
+    """Output item. Not `in_context`: shown to the client, but not sent to the model (fragments of a cut turn)."""
+
+    body: Body
+    in_context: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingCall:
+    """Hosted tool call that has no final item yet.
+
+    `attempt` counts how often it was started; from the first time on it may have taken effect. `result` is set at
+    `returned_at`, when the call returned before an earlier call of the same turn.
+    """
+
+    call: Call
+    turn: int
+    attempt: int = 0
+    result: ToolResult | None = None
+    returned_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextInsertion:
+    """Items for the model only, inserted after the first `after` items of the output.
+
+    They are not part of the output, so neither clients nor later responses see them.
+    """
+
+    after: int
+    items: tuple[StoredItem, ...]
+
+
+def call_with_output(*, after: int, call_id: str, name: str, arguments: str, output: str) -> ContextInsertion:
+    """Return the insertion of a call that was not run, together with the reason as its output."""
+    called = {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}
+    answered = {"type": "function_call_output", "call_id": call_id, "output": output}
+    return ContextInsertion(after=after, items=(from_wire(called), from_wire(answered)))
+
+
+def output_images(*, after: int, call: Call, images: Sequence[Body]) -> ContextInsertion:
+    """Return the insertion of images from a tool's output, as a user message that names the call."""
+    # Tool messages of chat completions carry text only, so images have to come from the user.
+    title = {"type": "input_text", "text": f"Images of the output of '{call.name}' (call {call.call_id}):"}
+    message = {"type": "message", "role": "user", "content": [title, *images]}
+    return ContextInsertion(after=after, items=(from_wire(message),))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscardedTurn:
+    """Turn that was not accepted, with its items. `defect` None: the upstream rejected the input as too long."""
+
+    defect: str | None
+    items: list[Body] = field(default_factory=list)
+
+    def feedback(self) -> tuple[StoredItem, ...]:
+        """Return the items that tell the model about the defect in the next turn."""
+        if self.defect is None:
+            return ()
+        # Only messages: repeating a rejected call would require an output for it.
+        rejected = [from_wire(item) for item in self.items if item["type"] == "message"]
+        complaint = f"[Automatic check] Your last answer cannot be used. {self.defect} Answer again and correct this."
+        return (*rejected, from_wire({"type": "message", "role": "user", "content": complaint}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragment:
+    """Item of a turn that was cut: its `output_item.added` is in the log, but its turn was never committed.
+
+    `is_open`: its `output_item.done` is not in the log. `open_part` is the index of the content part that was being
+    written, `open_summary` that of the summary part.
+    """
+
+    output_index: int
+    body: Body
+    is_open: bool
+    open_part: int | None = None
+    open_summary: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class RunState:
+    """State of a run after its last committed step.
+
+    `turn`: number of finished upstream calls, including discarded turns and compaction passes.
+    `pending`: hosted calls without a final item, in call order.
+    `fragments`: items of a turn that was cut; open ones are closed as incomplete before anything else happens.
+    `hosted_calls`: number of hosted calls that were accepted, for `max_tool_calls`.
+    `awaits_client`: the client has to send outputs or approvals before the model is called again.
+    `discarded`: number of discarded turns; `rejected` is the one directly before the next turn.
+    `input_too_long`: the upstream rejected the input as too long, so later turns send half of it.
+    `unproductive_turns`: number of turns since the last one with a valid call.
+    `queued`: no worker has started the run yet.
+    `compactions`: number of compaction passes; `compaction_tokens` is the number of tokens that they wrote.
+    `lost_tokens`: number of tokens that calls wrote which were lost with their process and repeated by another one.
+    `has_open_call`: another process will add its open call to the usage.
+    """
+
+    turn: int = 0
+    output: list[OutputItem] = field(default_factory=list)
+    pending: list[PendingCall] = field(default_factory=list)
+    fragments: list[Fragment] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+    hosted_calls: int = 0
+    awaits_client: bool = False
+    insertions: list[ContextInsertion] = field(default_factory=list)
+    discarded: int = 0
+    rejected: DiscardedTurn | None = None
+    input_too_long: bool = False
+    unproductive_turns: int = 0
+    queued: bool = False
+    compactions: int = 0
+    compaction_tokens: int = 0
+    compaction_failed: bool = False
+    lost_tokens: int = 0
+    has_open_call: bool = False
+
+    @property
+    def final_usage(self) -> Usage | None:
+        """Usage of the run once it has ended. None if it is not known yet, or if no model was called."""
+        return self.usage if not self.has_open_call and (self.turn or self.usage.has_tokens) else None
+
+    @property
+    def next_output_index(self) -> int:
+        """Output index of the next item. Fragments keep their index."""
+        return len(self.output) + len(self.fragments)
+
+    def context_items(self) -> list[StoredItem]:
+        """Return the output so far as the model reads it in the next turn."""
+        # Refused calls and tool images are not output items, so they are merged in by position.
+        items: list[StoredItem] = []
+        for position, item in enumerate(self.output):
+            if self.insertions:
+                items += self._insertions_after(position)
+            if item.in_context:
+                items += readable_items([item.body])
+        items += self._insertions_after(len(self.output))
+        return [*items, *self.rejected.feedback()] if self.rejected else items
+
+    def _insertions_after(self, position: int) -> list[StoredItem]:
+        return [item for insertion in self.insertions if insertion.after == position for item in insertion.items]
+
+    @property
+    def has_compacted(self) -> bool:
+        """True after a successful compaction pass of this run."""
+        return any(item.body["type"] == "compaction" and item.in_context for item in self.output)
+
+    def bodies(self) -> list[Body]:
+        """Return the output items as in the API, in order."""
+        return [item.body for item in self.output]

@@ -1,0 +1,275 @@
+"""Request and result of a turn: values shared by the loop, the upstream adapters and the recorder."""
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal, Protocol
+
+from conversations.items import StoredItem
+from core.errors import Failure
+from engine.attachments import Attachments
+from engine.converter.segments import ReasoningCipher
+from engine.events.types import Body, Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens of one upstream call or of a whole run. `input_tokens` includes cached tokens.
+
+    Tokens of audio and images are included in the input and output, `cache_write_1h_tokens` in the cache writes. Calls
+    with audio may be billed by the seconds of the audio that was read, or by the characters that were spoken. `images`
+    were generated. `service_tier` is the tier that the upstream reported.
+    """
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+    input_audio_tokens: int = 0
+    cached_audio_tokens: int = 0
+    input_image_tokens: int = 0
+    cached_image_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    output_audio_tokens: int = 0
+    output_image_tokens: int = 0
+    estimated: bool = False
+    audio_seconds: float = 0.0
+    characters: int = 0
+    images: int = 0
+    service_tier: str = ""
+
+    @property
+    def has_tokens(self) -> bool:
+        """True if anything was read or written."""
+        return bool(self.input_tokens or self.output_tokens)
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            **{name: getattr(self, name) + getattr(other, name) for name in _SUMMED},
+            estimated=self.estimated or other.estimated,
+            service_tier=other.service_tier or self.service_tier,
+        )
+
+
+_SUMMED = tuple(each.name for each in fields(Usage) if each.name not in {"estimated", "service_tier"})
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """One HTTP request of an upstream call. `status` is None without an answer, `request_id` the upstream's id of it.
+
+    `was_sent` is false if there was no connection, so that the upstream has not received the request.
+    """
+
+    began: datetime
+    ended: datetime | None = None
+    status: int | None = None
+    request_id: str = ""
+    was_sent: bool = True
+
+    @property
+    def may_be_charged(self) -> bool:
+        """True unless the upstream answered with an error or was never reached: neither is charged."""
+        return self.was_sent and (self.status is None or self.status < _ERRORS)
+
+
+_ERRORS = 400  # HTTP statuses from here on
+
+
+class CallForm(StrEnum):
+    """Type of the output item that a call of a tool becomes.
+
+    Chat-completions upstreams only know functions, so each form is offered to them as a function and converted back.
+    """
+
+    FUNCTION = "function_call"
+    CUSTOM = "custom_tool_call"
+    COMPUTER = "computer_call"  # several actions in one call
+    COMPUTER_PREVIEW = "computer_call with one action"
+    SHELL = "shell_call"
+    LOCAL_SHELL = "local_shell_call"
+    APPLY_PATCH = "apply_patch_call"
+    TOOL_SEARCH = "tool_search_call"  # the client searches
+    HOSTED = "hosted"  # the hosted tool creates the item when it runs
+    UNKNOWN = "unknown"  # no such tool was offered; the call gets no item
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grammar:
+    """Grammar that the input of a custom tool must match."""
+
+    syntax: Literal["lark", "regex"]
+    definition: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionTool:
+    """Function offered to the model.
+
+    `name` is the upstream's name of the function; `label` and `namespace` are the client's name where it differs.
+    `parameters` is a JSON schema. `strict` None leaves strictness to the upstream. `form` decides which item a call
+    becomes. `asynchronous`: the client may continue the conversation before it has answered a call.
+    """
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    form: CallForm = CallForm.FUNCTION
+    label: str = ""
+    namespace: str | None = None
+    grammar: Grammar | None = None
+    asynchronous: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """Sampling parameters of a turn. None: not sent by the client, hence not sent to the upstream."""
+
+    tools: tuple[FunctionTool, ...] = ()
+    tool_choice: str | FunctionTool | None = None
+    parallel_tool_calls: bool | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    top_logprobs: int | None = None
+    logprobs: bool = False
+    reasoning_effort: str | None = None
+    reasoning_summary: str | None = None
+    reasoning_context: str | None = None
+    verbosity: str | None = None
+    response_format: dict[str, Any] | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_retention: str | None = None
+    user: str | None = None
+    stop: tuple[str, ...] = ()  # enforced by the converters
+    include: frozenset[str] = frozenset()  # what events show of items that an upstream's own tools have made
+    extra: dict[str, Any] | None = None  # e.g. `top_k`, for upstreams that know it
+
+    @property
+    def max_calls(self) -> int | None:
+        """Maximum number of calls in a turn; None: unlimited."""
+        # Enforced here as well, since some upstreams ignore both parameters.
+        if self.tool_choice == "none":
+            return 0
+        return 1 if self.parallel_tool_calls is False else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRequest:
+    """Input of one upstream call.
+
+    `attachments` loads the images and files that the items reference, `cipher` encrypts and decrypts reasoning; each is
+    None where it is not needed. `first_output_index` is the output index of the turn's first item. Not `streamed`: the
+    upstream may answer with one document, because nothing needs the answer before its end. Not `may_repeat`: budgets
+    cover the request once, so that it is not sent again once the upstream may charge for it.
+    """
+
+    model: str
+    instructions: str | None
+    items: Sequence[StoredItem]
+    sampling: Sampling
+    first_output_index: int
+    attachments: Attachments | None = None
+    cipher: ReasoningCipher | None = None
+    streamed: bool = True
+    may_repeat: bool = True
+
+
+class Finish(StrEnum):
+    """Reason why the model stopped."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CONTENT_FILTER = "content_filter"
+    ERROR = "error"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """Tool call requested by the model. `arguments` is JSON text, or the input of a custom tool."""
+
+    item_id: str
+    call_id: str
+    name: str
+    arguments: str
+
+
+_SERVICE_TIERS = frozenset({"default", "flex", "scale", "priority", "fast", "ultrafast"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnResult:
+    """Result of a turn.
+
+    `items` are final bodies in output order. `usage` is None when the upstream did not report it. `finish_reason` is
+    the upstream's own word for `finish`. `stop_sequence` is the one that ended the text. `attempts` are the HTTP
+    requests; the last is the one whose answer was read. Empty: none was begun; None: unknown.
+    """
+
+    finish: Finish
+    items: list[Body] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    usage: Usage | None = None
+    failure: Failure | None = None
+    finish_reason: str | None = None
+    stop_sequence: str | None = None
+    first_token_at: datetime | None = None
+    upstream_request_id: str | None = None
+    service_tier: str | None = None
+    attempts: Sequence[Attempt] | None = None
+
+    @property
+    def may_be_charged(self) -> bool:
+        """True if the upstream may have charged for the call although it has reported no usage."""
+        if self.items:
+            return True
+        if self.attempts is None:
+            return self.failure is None
+        return bool(self.attempts) and self.attempts[-1].may_be_charged
+
+    @property
+    def lost_attempts(self) -> Sequence[Attempt]:
+        """Requests that were sent and repeated, because they failed before an answer began."""
+        return [attempt for attempt in (self.attempts or ())[:-1] if attempt.was_sent]
+
+    @property
+    def reported_tier(self) -> str:
+        """Service tier for the response object, "default" for a tier that OpenAI does not define."""
+        # Some upstreams report their own tier names, which typed clients fail to parse.
+        return self.service_tier if self.service_tier in _SERVICE_TIERS else "default"
+
+
+class TurnStream(Protocol):
+    """Turn in progress: iterate `events` once, then read `result`."""
+
+    def events(self) -> AsyncGenerator[list[Event], None]:
+        """Yield the events in wire order, one list per network read.
+
+        Closing the generator closes the connection to the upstream.
+        """
+        ...
+
+    def result(self) -> TurnResult:
+        """Return the result; only valid after the iteration has ended."""
+        ...
+
+    def interrupt(self) -> tuple[list[Event], TurnResult]:
+        """Stop the turn; return the events that close the open item, and the partial result."""
+        ...
+
+
+class LanguageModel(Protocol):
+    """Port to a model of an upstream."""
+
+    def open(self, request: TurnRequest) -> TurnStream:
+        """Start a turn. Failures of the upstream are part of its result and never raised."""
+        ...
