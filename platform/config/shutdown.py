@@ -7,9 +7,9 @@ from collections.abc import Callable
 from django.conf import settings
 
 from core.load.draining import draining
+from providers.clients import close_clients
 from responses.api import websocket
 from responses.lifecycle.queue import MESSAGE
-from responses.providers.clients import close_clients
 from responses.runs import runner
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from core.admission.overload import admission
 from core.db.db_threads import connect_threads, in_db_thread
 from core.errors import ApiError
 from core.work.notifications import loop_notifications
-from responses.providers.clients import clients_for
+from providers.clients import clients_for
 from responses.runs.store import Change, writer
 from responses.schema.create import parse_create
 from tenants import directory

@@ -16,10 +16,10 @@ from conversations.items import plain_text
 from conversations.items.messages import InputMessage
 from core.clock import now
 from engine.turn import Sampling, TurnRequest
+from providers.clients import UpstreamFailed, close_clients, get
+from providers.event_stream import read_document
+from providers.upstream import UpstreamModel
 from responses.admin.usage.query import end_of_hour
-from responses.providers.clients import UpstreamFailed, close_clients, get
-from responses.providers.event_stream import read_document
-from responses.providers.upstream import UpstreamModel
 from responses.rollups import histograms
 from responses.rollups.queries import RollupQuery, fetch_rows
 from responses.rollups.sources import CALLS

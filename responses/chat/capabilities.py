@@ -5,10 +5,10 @@ from typing import Any
 
 from core.errors import InvalidFile, UnsupportedParameter, UnsupportedValue
 from engine.attachments import is_data_url
+from providers.chat_messages import as_object, shorten_call_ids
+from providers.dialects import OUTPUT_LIMITS, dialect_of
 from responses.chat.messages import ChatAudioPart, ChatFilePart, ChatImagePart, ChatUserMessage
 from responses.chat.requests import ChatRequest, CreateChatCompletion
-from responses.providers.chat_messages import as_object, shorten_call_ids
-from responses.providers.dialects import OUTPUT_LIMITS, dialect_of
 from tenants.capabilities import Capabilities
 from tenants.directory import Route
 

@@ -7,7 +7,7 @@ import orjson
 
 from engine.converter.base import reported_usage
 from engine.converter.chat import Chunk
-from responses.providers.event_stream import unnamed_event
+from providers.event_stream import unnamed_event
 
 _PADDING_BYTES = 64
 

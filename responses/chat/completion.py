@@ -21,17 +21,17 @@ from engine.converter.base import later_usage, nested_usage
 from engine.converter.chat import Chunk
 from engine.events.types import DONE_FRAME
 from engine.turn import Usage
+from providers.clients import UpstreamFailed, for_client, post, read_bytes
+from providers.dialects import dialect_of
+from providers.event_stream import EventStreamDecoder, is_streamed, read_document, unnamed_event
+from providers.http_client import Answer
+from providers.upstream_errors import failure_from_error
 from responses.chat import capabilities, stored
 from responses.chat.answer_check import AnswerCheck
 from responses.chat.chunks import ChunkWriter, CompletionAccumulator, as_chunk, with_valid_usage
 from responses.chat.images import with_loaded_images
 from responses.chat.requests import ChatRequest
 from responses.moderation import reject_if_guarded
-from responses.providers.clients import UpstreamFailed, for_client, post, read_bytes
-from responses.providers.dialects import dialect_of
-from responses.providers.event_stream import EventStreamDecoder, is_streamed, read_document, unnamed_event
-from responses.providers.http_client import Answer
-from responses.providers.upstream_errors import failure_from_error
 from responses.runs import cost_bounds
 from responses.runs.identity import RequestInfo
 from responses.runs.rows import Row

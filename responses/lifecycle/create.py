@@ -22,14 +22,14 @@ from engine.events.types import Body, Event
 from engine.loop import Run
 from engine.state import RunContext, RunState
 from engine.turn import LanguageModel, TurnRequest
+from providers.first_answer import FirstAnswer
+from providers.upstream import UpstreamModel
 from responses import moderation
 from responses.lifecycle import conversation_runs
 from responses.lifecycle.queue import notify_workers
 from responses.models import Mode, Response, Status
 from responses.models.stored_request import stored_options, stored_parameters
 from responses.passthrough.reasoning_summaries import TeamSummarizer
-from responses.providers.first_answer import FirstAnswer
-from responses.providers.upstream import UpstreamModel
 from responses.requests import capabilities, pairing, prompts, tool_offer
 from responses.requests.context import RequestContext, UnstoredResponse
 from responses.requests.prepare import PreparedRequest, prepare

@@ -31,12 +31,12 @@ from core.work.work_queue import WorkLoop
 from engine import spans
 from engine.events.response_body import Ending, failed
 from engine.turn import LanguageModel
+from providers.upstream import UpstreamModel
 from responses import moderation
 from responses.lifecycle import blocked, queue, resume
 from responses.lifecycle.resume import QueuedRun, ResumedRun
 from responses.models import Isolation, Response
 from responses.passthrough.reasoning_summaries import TeamSummarizer
-from responses.providers.upstream import UpstreamModel
 from responses.runs.reservations import LimitedModel, RunReservation, taken
 from responses.runs.runner import LiveRun
 from responses.vectors.embedding import UsageAccount

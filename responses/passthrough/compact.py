@@ -23,7 +23,7 @@ from engine.events.types import Body
 from engine.state import RunState
 from engine.steps import ContextCompacted, TurnRecord
 from engine.turn import Usage
-from responses.providers.upstream import UpstreamModel
+from providers.upstream import UpstreamModel
 from responses.requests import capabilities
 from responses.requests.prepare import prepare
 from responses.runs import cost_bounds

@@ -18,9 +18,9 @@ from core.ids import new_id
 from engine.compaction.token_estimate import tokens
 from engine.converter.chat import Chunk
 from engine.turn import Usage
-from responses.providers.clients import UpstreamFailed, post
-from responses.providers.event_stream import read_document
-from responses.providers.http_client import ErrorStatus
+from providers.clients import UpstreamFailed, post
+from providers.event_stream import read_document
+from providers.http_client import ErrorStatus
 from responses.requests.attachments import load_image_urls
 from responses.runs import cost_bounds
 from responses.runs.identity import RequestInfo

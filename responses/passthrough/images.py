@@ -17,9 +17,9 @@ from engine.compaction.token_estimate import tokens
 from engine.converter.base import reported_usage
 from engine.converter.chat import Chunk
 from engine.turn import Usage
+from providers.clients import Form, UpstreamFailed, post, read_bytes
+from providers.event_stream import EventStreamDecoder, is_streamed, read_document
 from responses.passthrough.embeddings_moderations import endpoint_error
-from responses.providers.clients import Form, UpstreamFailed, post, read_bytes
-from responses.providers.event_stream import EventStreamDecoder, is_streamed, read_document
 from responses.runs import cost_bounds
 from responses.runs.identity import RequestInfo
 from responses.runs.usage_records import RoutedCall

@@ -10,10 +10,10 @@ from typing import Any
 
 from engine.compaction import token_estimate
 from engine.turn import TurnRequest
-from responses.providers import chat_completions, responses_api
-from responses.providers.clients import UpstreamFailed, post
-from responses.providers.event_stream import read_document
-from responses.providers.upstream import load_attachments
+from providers import chat_completions, responses_api
+from providers.clients import UpstreamFailed, post
+from providers.event_stream import read_document
+from providers.upstream import load_attachments
 from responses.requests.prepare import prepare
 from responses.schema import CreateResponse, parse_create
 from responses.schema.subset import refuse_others

@@ -15,9 +15,9 @@ from core.db import wait_limit
 from core.db.db_threads import in_db_thread
 from core.errors import Failure, UnknownModel, UpstreamError
 from engine.events.types import Body
-from responses.providers.clients import UpstreamFailed, get, read_bytes
-from responses.providers.event_stream import check_object, decode
-from responses.providers.http_client import Answer
+from providers.clients import UpstreamFailed, get, read_bytes
+from providers.event_stream import check_object, decode
+from providers.http_client import Answer
 from tenants import directory
 from tenants.directory import UpstreamEndpoint, Wildcard
 from tenants.principal import Principal

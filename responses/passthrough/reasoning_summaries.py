@@ -10,9 +10,9 @@ from conversations.items import InputMessage, plain_text
 from core.errors import ApiError
 from engine.compaction.token_estimate import tokens
 from engine.turn import Sampling, TurnRequest, Usage
-from responses.providers.clients import UpstreamFailed
-from responses.providers.reasoning_summaries import ReasoningSummarizer
-from responses.providers.upstream import UpstreamModel
+from providers.clients import UpstreamFailed
+from providers.reasoning_summaries import ReasoningSummarizer
+from providers.upstream import UpstreamModel
 from responses.runs import cost_bounds
 from responses.runs.usage_records import RoutedCall
 from responses.vectors.embedding import UsageAccount

@@ -16,10 +16,10 @@ from core.ids import new_id
 from engine.converter.chat import Chunk
 from engine.events.types import DONE_FRAME
 from engine.turn import Usage
+from providers.clients import Form, UpstreamFailed, for_client, post, read_bytes
+from providers.event_stream import EventStreamDecoder, is_streamed, read_document, unnamed_event
+from providers.http_client import Answer
 from responses.passthrough.embeddings_moderations import endpoint_error
-from responses.providers.clients import Form, UpstreamFailed, for_client, post, read_bytes
-from responses.providers.event_stream import EventStreamDecoder, is_streamed, read_document, unnamed_event
-from responses.providers.http_client import Answer
 from responses.runs.identity import RequestInfo
 from responses.runs.usage_records import RoutedCall
 from tenants.capabilities import Capabilities

@@ -40,8 +40,8 @@ from engine.steps import (
     TurnEnded,
     TurnRecord,
 )
+from providers.first_answer import FirstAnswer
 from responses.models import RUNNING, Response, Status
-from responses.providers.first_answer import FirstAnswer
 from responses.runs.identity import OBSERVED, RunIdentity, channel_of_process
 from responses.runs.recorder import Recorder
 from responses.runs.store import LeaseLost

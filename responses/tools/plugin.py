@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from conversations.items import StoredItem
 from engine.calls.toolbox import HostedTool
-from responses.providers.hosted_calls import PastCall
+from providers.hosted_calls import PastCall
 from responses.requests import tool_offer
 from responses.schema.tools import ToolParam
 from responses.tools.approvals import ApprovalAnswer, GrantedApproval

@@ -10,8 +10,8 @@ from core.db.db_threads import in_db_thread
 from core.errors import InvalidValue, UnsupportedValue
 from core.telemetry import tracing
 from engine.calls.toolbox import HostedTool, Toolbox
+from providers.hosted_calls import HISTORY
 from responses.models import Response
-from responses.providers.hosted_calls import HISTORY
 from responses.requests import tool_offer
 from responses.requests.parameters import input_items
 from responses.runs.store import CallUpdate

@@ -11,9 +11,9 @@ from django.conf import settings
 from core.errors import ApiError, Failure, RateLimited, UnsupportedValue, UpstreamError
 from engine.compaction.token_estimate import tokens
 from engine.turn import Usage
+from providers.clients import UpstreamFailed, post
+from providers.event_stream import read_document
 from responses.models.vector_stores import VectorStore
-from responses.providers.clients import UpstreamFailed, post
-from responses.providers.event_stream import read_document
 from responses.runs import cost_bounds
 from responses.runs.usage_records import RoutedCall
 from tenants import directory

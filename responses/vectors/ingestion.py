@@ -24,8 +24,8 @@ from core.db.db_threads import in_db_thread
 from core.errors import ApiError, BadRequest, FileTooLarge, InvalidFile, UnsupportedFile
 from core.work.leases import HAS_EXPIRED, STEP_BY_INDEX, Claim, expired_before
 from core.work.work_queue import WorkLoop
+from providers.clients import UpstreamFailed
 from responses.models.vector_stores import EntryStatus, VectorChunk, VectorEmbedding, VectorStoreFile
-from responses.providers.clients import UpstreamFailed
 from responses.vectors import embedding
 from responses.vectors.chunking import passages
 from responses.vectors.embedding import UsageAccount, Vector

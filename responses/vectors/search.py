@@ -20,8 +20,8 @@ from django.db import connection
 from core.clock import now
 from core.db.db_threads import in_db_thread
 from core.errors import InvalidValue
+from providers.clients import UpstreamFailed
 from responses.models.vector_stores import HalfVectorField, VectorStore
-from responses.providers.clients import UpstreamFailed
 from responses.schema.file_search import ComparisonFilter, CompoundFilter, HybridSearch
 from responses.vectors import embedding, filters, schema, selectors
 from responses.vectors.embedding import UsageAccount, Vector

@@ -12,8 +12,8 @@ from config.asgi import application
 from engine.calls.outcomes import ToolResult, parse_object
 from engine.calls.toolbox import HostedTool, hosted_function
 from engine.turn import Call, FunctionTool
+from providers.clients import close_clients
 from responses.models import Response, ToolCall
-from responses.providers.clients import close_clients
 from responses.schema import add_tools
 from responses.schema.tools import TOOLS, ToolParam
 from responses.tools import registry

@@ -5,8 +5,8 @@ from typing import Any
 import orjson
 import pytest
 
-from responses.providers import event_stream
-from responses.providers.clients import UpstreamFailed
+from providers import event_stream
+from providers.clients import UpstreamFailed
 from tests.support.api import Api
 from tests.support.chunks import Chunk, chunk, text
 from tests.support.upstream import Script, stream

@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 
 from core.work import worker_loop
+from providers.clients import close_clients
 from responses.models.vector_stores import VectorStoreFile
-from responses.providers.clients import close_clients
 from responses.vectors import ingestion
 from tenants import scope, services
 from tenants.models import Team, UsageRecord

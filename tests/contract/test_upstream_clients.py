@@ -16,7 +16,7 @@ from openai._types import RequestOptions
 from pytest_django import Settings
 
 from launcher.address import any_free_port
-from responses.providers.clients import (
+from providers.clients import (
     SDK_ERRORS,
     Form,
     SdkAnswer,
@@ -27,7 +27,7 @@ from responses.providers.clients import (
     from_sdk,
     post,
 )
-from responses.providers.http_client import (
+from providers.http_client import (
     Answer,
     AnswerBroken,
     AnswerStalled,

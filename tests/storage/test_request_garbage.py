@@ -12,7 +12,7 @@ import pytest
 from config.asgi import application
 from core.admission.request_bodies import REJECTED
 from core.errors import Overloaded
-from responses.providers.clients import close_clients
+from providers.clients import close_clients
 from tests.support.api import Caller
 from tests.support.upstream import Script
 

@@ -23,9 +23,9 @@ from engine.events.fold import Fold
 from engine.loop import Run
 from engine.steps import RunEnded, Step, ToolsReturned, ToolsStarted, TurnDiscarded, TurnEnded
 from engine.turn import Call, CallForm, FunctionTool
+from providers.chat_messages import messages
 from responses.lifecycle import resume
 from responses.models import Response, ToolCall
-from responses.providers.chat_messages import messages
 from responses.runs.recorder import FLUSH_BYTES, Recorder
 from tenants import scope
 from tests.support.api import Caller

@@ -5,7 +5,7 @@ from typing import Any
 
 from core.db.db_threads import in_db_thread
 from core.work import worker_loop
-from responses.providers.clients import close_clients
+from providers.clients import close_clients
 from responses.vectors import ingestion
 from tenants import scope, services
 from tenants.models import Team

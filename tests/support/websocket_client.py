@@ -17,8 +17,8 @@ from websockets.sync.client import connect
 from websockets.sync.connection import Connection
 
 from core.http.asgi import with_request_id
+from providers.clients import close_clients
 from responses.api.websocket import ResponseSocket
-from responses.providers.clients import close_clients
 from responses.runs.runner import cancel_all
 from tests.support.streams import TERMINAL, Retrieve, check_stream
 from tests.support.validation import check_event

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from conversations.items import from_wire
-from responses.providers.chat_messages import messages
+from providers.chat_messages import messages
 
 ASYNC: dict[str, Any] = {"async": True}
 

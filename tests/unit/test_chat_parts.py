@@ -4,7 +4,7 @@ from typing import Any
 
 from conversations.items import CacheBreakpoint, ComputerScreenshot, InputFile, InputImage, InputText
 from engine.attachments import Attachment, AttachmentFile, AttachmentImage, AttachmentText, attachment_key
-from responses.providers.chat_parts import PartWriter
+from providers.chat_parts import PartWriter
 
 URL = "data:image/png;base64,iVBORw0KGgo="
 

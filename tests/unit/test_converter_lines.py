@@ -5,7 +5,7 @@ import pytest
 
 from engine.converter.chat import ChatConverter
 from engine.turn import Finish
-from responses.providers.event_stream import EventStreamDecoder
+from providers.event_stream import EventStreamDecoder
 from tests.support.chunks import Chunk, chunk
 
 FIRST, SECOND = chunk(content="a"), chunk(content="b")

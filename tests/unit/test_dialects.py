@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from conversations.items import from_wire
-from responses.providers import dialects
-from responses.providers.chat_messages import UNREADABLE_ARGUMENTS, ReasoningWriter, as_object, messages
-from responses.providers.dialects import THINK_TAGS, THINKING_PARTS, Dialect, dialect_of, without_refused_limit
+from providers import dialects
+from providers.chat_messages import UNREADABLE_ARGUMENTS, ReasoningWriter, as_object, messages
+from providers.dialects import THINK_TAGS, THINKING_PARTS, Dialect, dialect_of, without_refused_limit
 from tenants.capabilities import Capabilities
 from tenants.directory import Route, UpstreamEndpoint
 

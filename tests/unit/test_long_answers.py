@@ -1,6 +1,6 @@
 """Memory of the models that take long to answer."""
 
-from responses.providers.long_answers import LongAnswers
+from providers.long_answers import LongAnswers
 from tenants.directory import Route, UpstreamEndpoint
 
 

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 
 from core.errors import Failure
+from providers.clients import UpstreamFailed
 from responses.passthrough.models import ModelLists, Models
-from responses.providers.clients import UpstreamFailed
 from tenants.directory import UpstreamEndpoint
 
 UPSTREAM = UpstreamEndpoint(id="ups_1", base_url="http://upstream/v1", api_key="")

@@ -20,8 +20,8 @@ from engine.events.types import Event
 from engine.loop import Run
 from engine.state import RunState
 from engine.turn import TurnRequest, TurnResult
-from responses.providers.chat_messages import messages
-from responses.providers.upstream_errors import failure_from_error
+from providers.chat_messages import messages
+from providers.upstream_errors import failure_from_error
 from tests.support.chunks import text
 from tests.support.odd_responses import odd_response
 from tests.support.odd_upstreams import HOSTED, OWN, OddAnswer, odd_answer

@@ -10,8 +10,8 @@ import pytest
 
 from core.clock import now
 from core.errors import Failure
-from responses.providers.first_answer import FirstAnswer
-from responses.providers.retries import Retries
+from providers.first_answer import FirstAnswer
+from providers.retries import Retries
 from tenants.directory import Route, UpstreamEndpoint
 from tests.support.machine_clock import machine_time
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from core.errors import UPSTREAM_REJECTIONS, Failure
-from responses.providers.clients import UpstreamFailed
-from responses.providers.event_stream import check_chunk, check_event
-from responses.providers.upstream_errors import failure_from_error, failure_from_status, parse_error, reported_error
+from providers.clients import UpstreamFailed
+from providers.event_stream import check_chunk, check_event
+from providers.upstream_errors import failure_from_error, failure_from_status, parse_error, reported_error
 
 REJECTED = "The model's server rejected the request: "
 FAILED = "The model's server failed"

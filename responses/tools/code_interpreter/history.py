@@ -3,7 +3,7 @@
 import orjson
 
 from conversations.items import CodeInterpreterCall, CodeLogs
-from responses.providers.hosted_calls import PastCall
+from providers.hosted_calls import PastCall
 
 
 def past_call(item: CodeInterpreterCall) -> PastCall:

@@ -4,7 +4,7 @@ import orjson
 
 from conversations.items import FileSearchCall
 from engine.citation_markers import mark
-from responses.providers.hosted_calls import PastCall
+from providers.hosted_calls import PastCall
 
 
 def past_call(item: FileSearchCall) -> PastCall | None:

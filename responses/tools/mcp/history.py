@@ -6,7 +6,7 @@ import orjson
 
 from conversations.items import McpApprovalRequest, McpCall, McpToolExecutionError
 from engine.calls.client_tools import upstream_name
-from responses.providers.hosted_calls import PastCall
+from providers.hosted_calls import PastCall
 
 
 def past_call(item: McpCall | McpApprovalRequest) -> PastCall:

@@ -6,7 +6,7 @@ import orjson
 
 from conversations.items import OpenPage, WebSearch, WebSearchCall
 from engine.citation_markers import mark
-from responses.providers.hosted_calls import PastCall
+from providers.hosted_calls import PastCall
 
 
 def past_call(item: WebSearchCall) -> PastCall | None:

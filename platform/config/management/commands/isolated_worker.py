@@ -19,10 +19,10 @@ from core.compute import pool
 from core.process_name import process_name
 from core.telemetry import metrics, tracing
 from core.work import presence, work_queue, worker_loop
+from providers.clients import close_clients
 from responses.lifecycle import dead_processes
 from responses.lifecycle.worker import Dispatcher
 from responses.models import Isolation
-from responses.providers.clients import close_clients
 from responses.runs import store
 
 _POLL_SECONDS = 0.5

@@ -24,12 +24,12 @@ from core.db.db_threads import pool_load
 from core.process_name import process_name
 from core.telemetry import metrics, tracing
 from core.work import heartbeats, presence, task_runs, work_queue, worker_loop
+from providers.clients import close_clients
 from responses.batches.runner import BatchRunner
 from responses.lifecycle import dead_processes
 from responses.lifecycle.isolation import IsolatedProcesses
 from responses.lifecycle.queue import MESSAGE
 from responses.lifecycle.worker import Dispatcher
-from responses.providers.clients import close_clients
 from responses.runs import store
 from responses.vectors.ingestion import Ingestion
 from responses.webhooks.queue import WebhookChannel

@@ -45,10 +45,10 @@ from engine.calls.client_tools import called_name, upstream_name
 from engine.converter.calls import CUSTOM_INPUT
 from engine.converter.segments import ReasoningCipher, ReasoningContent
 from engine.converter.upstream_items import ENCRYPTED
-from responses.providers import dialects
-from responses.providers.chat_parts import Media, PartWriter
-from responses.providers.dialects import Dialect
-from responses.providers.hosted_calls import past_call, upstream_call_ids
+from providers import dialects
+from providers.chat_parts import Media, PartWriter
+from providers.dialects import Dialect
+from providers.hosted_calls import past_call, upstream_call_ids
 
 Message = dict[str, Any]
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")

@@ -4,10 +4,10 @@ from typing import Any
 
 from engine.attachments import AttachmentMap
 from engine.turn import TurnRequest
-from responses.providers.chat_messages import CallExtras, ReasoningWriter, messages
-from responses.providers.chat_parts import PartWriter
-from responses.providers.dialects import dialect_of
-from responses.providers.parameters import common_parameters, filled, tool_parameters
+from providers.chat_messages import CallExtras, ReasoningWriter, messages
+from providers.chat_parts import PartWriter
+from providers.dialects import dialect_of
+from providers.parameters import common_parameters, filled, tool_parameters
 from tenants.directory import Route
 
 

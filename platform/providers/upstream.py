@@ -25,14 +25,14 @@ from engine.converter.chat import ChatConverter
 from engine.converter.responses_api import ResponsesConverter
 from engine.events.types import Event, OutputItemAdded, OutputItemDone
 from engine.turn import Attempt, TurnRequest, TurnResult
-from responses.providers import chat_completions, responses_api
-from responses.providers.clients import UpstreamFailed, for_client, post, read_piece
-from responses.providers.event_stream import EventStreamDecoder, check_chunk, check_event, is_streamed, read_document
-from responses.providers.first_answer import FirstAnswer
-from responses.providers.http_client import Answer
-from responses.providers.long_answers import long_answers
-from responses.providers.reasoning_summaries import ReasoningSummarizer, summarize
-from responses.providers.upstream_errors import failure_from_error
+from providers import chat_completions, responses_api
+from providers.clients import UpstreamFailed, for_client, post, read_piece
+from providers.event_stream import EventStreamDecoder, check_chunk, check_event, is_streamed, read_document
+from providers.first_answer import FirstAnswer
+from providers.http_client import Answer
+from providers.long_answers import long_answers
+from providers.reasoning_summaries import ReasoningSummarizer, summarize
+from providers.upstream_errors import failure_from_error
 from tenants.directory import Route
 from tenants.models import WireApi
 

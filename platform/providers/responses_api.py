@@ -7,8 +7,8 @@ from typing import Any
 
 from engine.attachments import AttachmentMap
 from engine.turn import TurnRequest
-from responses.providers.parameters import common_parameters, filled, tool_parameters
-from responses.providers.responses_input import InputWriter
+from providers.parameters import common_parameters, filled, tool_parameters
+from providers.responses_input import InputWriter
 from tenants.directory import Route
 
 _ENCRYPTED = "reasoning.encrypted_content"

@@ -24,15 +24,15 @@ from conversations.items import (
 from engine.attachments import AttachmentMap
 from engine.converter.upstream_items import ENCRYPTED
 from engine.turn import TurnRequest
-from responses.providers.chat_messages import (
+from providers.chat_messages import (
     NO_OUTPUT,
     CallWriter,
     Message,
     after_last_user_message,
     without_executed_approvals,
 )
-from responses.providers.chat_parts import Media, PartWriter, single_text
-from responses.providers.hosted_calls import upstream_call_ids
+from providers.chat_parts import Media, PartWriter, single_text
+from providers.hosted_calls import upstream_call_ids
 from tenants.directory import Route
 
 Entry = dict[str, Any]

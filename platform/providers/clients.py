@@ -37,9 +37,9 @@ from core.telemetry import metrics, tracing
 from engine import spans
 from engine.spans import FIRST_ATTEMPT, Activity
 from engine.turn import Attempt
-from responses.providers.dialects import is_refused_limit, learn_limit, without_refused_limit
-from responses.providers.first_answer import FirstAnswer
-from responses.providers.http_client import (
+from providers.dialects import is_refused_limit, learn_limit, without_refused_limit
+from providers.first_answer import FirstAnswer
+from providers.http_client import (
     Answer,
     AnswerBounds,
     AnswerBroken,
@@ -56,8 +56,8 @@ from responses.providers.http_client import (
     request_failed,
     tls_context,
 )
-from responses.providers.retries import Retries
-from responses.providers.upstream_errors import MAX_MESSAGE, failure_from_status
+from providers.retries import Retries
+from providers.upstream_errors import MAX_MESSAGE, failure_from_status
 from tenants.directory import Route, UpstreamEndpoint
 
 _TOO_MANY = int(httpx2.codes.TOO_MANY_REQUESTS)

@@ -10,9 +10,9 @@ import orjson
 from core.errors import Failure, UpstreamError
 from core.json import lenient_json
 from core.json.storable_json import is_too_deep, without_nul
-from responses.providers.clients import UpstreamFailed, read_bytes
-from responses.providers.http_client import Answer
-from responses.providers.upstream_errors import failure_from_error, reported_error
+from providers.clients import UpstreamFailed, read_bytes
+from providers.http_client import Answer
+from providers.upstream_errors import failure_from_error, reported_error
 
 Chunk = dict[str, Any]
 Check = Callable[[object, bytes], Chunk]

@@ -13,7 +13,7 @@ from django.conf import settings
 
 from core.clock import now
 from core.errors import Failure
-from responses.providers.first_answer import FirstAnswer
+from providers.first_answer import FirstAnswer
 from tenants.directory import Route
 
 # In seconds. Each further pause is twice as long as the one before, up to the longest.
