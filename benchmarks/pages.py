@@ -229,7 +229,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     options = parser.parse_args(arguments)
     with running_servers(directory, settings=LOADING) as servers:
         made = json.loads(manage(servers.environment, "create_key", "--team", "bench", "--json"))
-        os.environ.update(servers.environment, DJANGO_SETTINGS_MODULE="config.settings")
+        os.environ.update(servers.environment, DJANGO_SETTINGS_MODULE="server.settings")
         django.setup()
         data = Data(admin=servers.admin, team=made["team"], key=made["key_id"], rows=options.rows)
         tell(f"writing {options.rows:,} rows of each list")

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     options = parser.parse_args(arguments)
     dice = random.Random(7)
     with running_servers(directory) as servers:
-        os.environ.update(servers.environment, DJANGO_SETTINGS_MODULE="config.settings")
+        os.environ.update(servers.environment, DJANGO_SETTINGS_MODULE="server.settings")
         django.setup()
         centres = [[dice.gauss(0, 1) for _ in range(DIMENSIONS)] for _ in range(CLUSTERS)]
         stores = _fill(servers.admin, dice, centres, files=options.passages // PASSAGES_OF_A_FILE)

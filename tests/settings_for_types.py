@@ -11,4 +11,4 @@ _NOWHERE = {
 for _name, _value in _NOWHERE.items():
     os.environ.setdefault(_name, _value)
 
-from config.settings import *  # noqa: E402, F403 - the environment comes first
+from server.settings import *  # noqa: E402, F403 - the environment comes first

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
     parser.add_argument("--only", default="", help="only pages whose names contain this text")
     options = parser.parse_args(arguments)
     with running_servers(directory, settings=LOADING) as servers:
-        os.environ.update(servers.environment, DJANGO_SETTINGS_MODULE="config.settings")
+        os.environ.update(servers.environment, DJANGO_SETTINGS_MODULE="server.settings")
         django.setup()
         _prepare()
         population.fill(admin=servers.admin, rows=options.responses, tell=tell)

@@ -9,6 +9,8 @@ from guide.sources import ROOT
 PAGE = ROOT / "docs" / "reference" / "commands.md"
 # Commands of Django that operators of the platform use.
 _DJANGO = ("createsuperuser", "changepassword")
+# Packages with commands of the platform.
+_OWN = {"conversations", "responses", "tenants", *(path.name for path in (ROOT / "platform").iterdir())}
 # They only matter to contributors.
 _INTERNAL = {"prepare_demo"}
 _INTRODUCTION = """\
@@ -54,7 +56,7 @@ def parsers() -> Iterator[tuple[str, ArgumentParser]]:
     yield "prepare_database", launcher.prepare_database_parser()
     yield "healthcheck", launcher.healthcheck_parser()
     for name, app in get_commands().items():
-        if str(app).split(".")[0] in {"config", "tenants", "conversations", "responses"} or name in _DJANGO:
+        if name in _DJANGO or str(app).partition(".")[0] in _OWN:
             yield name, load_command_class(str(app), name).create_parser("manage.py", name)
 
 
@@ -86,7 +88,7 @@ if __name__ == "__main__":
         "DATABASE_URL": "postgresql://-:-@localhost/-",
         "REDIS_URL": "-",
     }
-    for variable, value in {**unused, "DJANGO_SETTINGS_MODULE": "config.settings"}.items():
+    for variable, value in {**unused, "DJANGO_SETTINGS_MODULE": "server.settings"}.items():
         os.environ.setdefault(variable, value)
     import django
 

@@ -154,9 +154,9 @@ def _django(*, root: Path, argv: Sequence[str]) -> int:
     needs_no_services = argv[1:2] in (["api_coverage"], ["help"]) or _asks_for_help(argv[2:])
     for name, value in (UNUSED if needs_no_services else _running_environment(root)).items():
         os.environ.setdefault(name, value)
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "server.settings")
     # What is imported is used until the end; searching it for garbage would take a sixth of the start. Servers turn the
-    # collector on again when they have started (`config.server.freeze_startup_objects`).
+    # collector on again when they have started (`server.http_server.freeze_startup_objects`).
     gc.disable()
     import django
     from django.core.exceptions import ImproperlyConfigured

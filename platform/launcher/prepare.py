@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> None:
     # All others are options of `prepare_demo`.
     options, others = parser.parse_known_args(arguments)
     search = Search(options.ports)
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "server.settings")
     # All commands run in one process: starting Django for each would make every start seconds longer.
     django.setup()
     call_command("migrate", "--noinput")

@@ -12,9 +12,7 @@ from core.http.asgi import Scope as AsgiScope
 from core.ids import new_id
 from core.load.draining import draining
 from engine.events.types import ErrorEvent, frame
-from responses import chat
 from responses.api.requests import Replay, info_of, warning_headers
-from responses.chat.requests import ChatRequest
 from responses.lifecycle import create
 from responses.models import Mode
 from responses.runs import follow
@@ -142,15 +140,3 @@ class ReplayCall(Call):
             obfuscation=replay.obfuscation,
             include=include,
         )
-
-
-class ChatCall(Call):
-    """`POST /v1/chat/completions`."""
-
-    @override
-    async def answer(self, principal: Principal, body: ChatRequest) -> Response:  # type: ignore[override]
-        return Response(await chat.complete(principal=principal, body=body, request=info_of(self.scope)))
-
-    @override
-    async def open(self, principal: Principal, body: ChatRequest) -> AsyncIterator[bytes]:  # type: ignore[override]
-        return await chat.stream(principal=principal, body=body, request=info_of(self.scope))

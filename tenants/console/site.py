@@ -4,7 +4,7 @@
     def live(request: HttpRequest) -> HttpResponse:
         return render(request, "console/live/page.html", title="Running jobs", live=…)
 
-`config.urls` serves them below /admin/ under names such as `console:live`, with the admin's sign-in and layout.
+`server.urls` serves them below /admin/ under names such as `console:live`, with the admin's sign-in and layout.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 # mypy: allow-subclassing-any
 """WebSockets of the admin, for live pages.
 
-Authentication uses the session cookie, as for pages; `config.asgi` checks the origin first. A socket would outlive a
+Authentication uses the session cookie, as for pages; `server.asgi` checks the origin first. A socket would outlive a
 sign-out in another tab. It therefore checks the session regularly and closes when the session, the account or its roles
 have changed; the page then reconnects if it may.
 """

@@ -8,7 +8,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-import config.urls  # noqa: F401 - registers the pages
+import server.urls  # noqa: F401 - registers the pages
 from tenants.models import Role, StaffRole
 from tests.admin.rows import member, sign_in
 from tests.support.api import Caller, MakeCaller

@@ -17,7 +17,7 @@ from django.test import Client
 from django.urls import reverse
 from pytest_django import DjangoDbBlocker
 
-from responses.seeding.seed import SeedOptions, seed
+from seeding.seed import SeedOptions, seed
 from tenants.models import Role, StaffRole
 from tests.admin.crawling import AdminRoute, TeamData, actions, addresses, admin_routes, leaks, queries
 from tests.admin.rows import member, sign_in

@@ -11,7 +11,7 @@ from pytest_django import DjangoDbBlocker
 
 from conversations.models import Conversation
 from responses.models import TERMINAL, Response, Status
-from responses.seeding.seed import Seeded, SeedOptions, seed
+from seeding.seed import Seeded, SeedOptions, seed
 from tenants import scope
 from tenants.models import Role, Team, UsageRecord
 from tests.admin.rows import member, page_url, text

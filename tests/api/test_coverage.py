@@ -1,7 +1,7 @@
 """The table of what this server does, held to the server: it is complete, and true.
 
-Whoever adds or changes a parameter, a tool, an item or an endpoint changes responses/api/coverage.py with it, and runs
-`manage.py api_coverage`.
+Whoever adds or changes a parameter, a tool, an item or an endpoint changes platform/server/reference/coverage.py with
+it, and runs `manage.py api_coverage`.
 """
 
 import re
@@ -15,7 +15,11 @@ from openai.types.responses import ResponseItem, ResponseStreamEvent, Tool
 from conversations.items import CompactionTrigger, ItemReference, StoredItem
 from core.errors import error_table
 from core.http.endpoints import Endpoint
-from responses.api.coverage import (
+from gateway.anthropic.api import is_messages
+from responses.schema import CreateResponse
+from responses.schema import create as schema
+from server.api_urls import ENDPOINTS, VIEWS
+from server.reference.coverage import (
     EVENTS,
     ITEMS,
     PAGES,
@@ -25,13 +29,9 @@ from responses.api.coverage import (
     SupportedParameter,
     update_tables,
 )
-from responses.api.messages import is_messages
-from responses.api.remedies import REMEDIES
-from responses.api.sdk_comparison import gaps
-from responses.api.sdk_decisions import outdated, undecided
-from responses.api.urls import ENDPOINTS, VIEWS
-from responses.schema import CreateResponse
-from responses.schema import create as schema
+from server.reference.remedies import REMEDIES
+from server.reference.sdk_comparison import gaps
+from server.reference.sdk_decisions import outdated, undecided
 from tenants.views import ApiView
 from tests.support.api import Api, error
 from tests.support.chunks import text

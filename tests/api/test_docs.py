@@ -7,8 +7,8 @@ import httpx2
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from responses.api.urls import ENDPOINTS
 from responses.schema import CreateResponse
+from server.api_urls import ENDPOINTS
 from tests.browser.chromium import chromium
 from tests.support.waiting import PATIENCE
 from tests.support.web import WebProcess

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from responses.api.urls import ENDPOINTS
+from server.api_urls import ENDPOINTS
 from tenants.prices import PriceList
 from tests.support.api import Api, ok
 from tests.support.chunks import text

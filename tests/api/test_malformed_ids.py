@@ -7,8 +7,8 @@ import pytest
 
 from core.http.endpoints import Endpoint
 from core.ids import Prefix
-from responses.api.openapi import document
-from responses.api.urls import ENDPOINTS
+from server.api_urls import ENDPOINTS
+from server.reference.openapi import document
 from tests.support.api import Api, error
 from tests.support.conversations import begin
 from tests.support.sampling import sampled

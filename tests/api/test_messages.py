@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from responses.anthropic.message import MessageStream
+from gateway.anthropic.message import MessageStream
 from responses.models import Response
 from tenants import scope
 from tenants.models import UsageRecord

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from core.errors import UPSTREAM_REJECTIONS
-from responses.anthropic import errors
+from gateway.anthropic import errors
 from tests.support.api import Api, MakeApi, ok
 from tests.support.chunks import chunk
 from tests.support.model_capabilities import describe

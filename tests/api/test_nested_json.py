@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from core.http.endpoints import Endpoint
-from responses.api.urls import ENDPOINTS
+from server.api_urls import ENDPOINTS
 from tests.support.aiohttp_server import serving
 from tests.support.api import Api, Caller, error
 from tests.support.background import ended as run_ended

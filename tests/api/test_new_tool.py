@@ -8,7 +8,6 @@ import pytest
 from asgiref.sync import sync_to_async
 from typing_extensions import override
 
-from config.asgi import application
 from engine.calls.outcomes import ToolResult, parse_object
 from engine.calls.toolbox import HostedTool, hosted_function
 from engine.turn import Call, FunctionTool
@@ -18,6 +17,7 @@ from responses.schema import add_tools
 from responses.schema.tools import TOOLS, ToolParam
 from responses.tools import registry
 from responses.tools.plugin import ToolPlugin, ToolRequest
+from server.asgi import application
 from tenants import scope
 from tenants.models import Role
 from tests.admin.rows import member, page_url, text

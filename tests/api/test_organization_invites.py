@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from openai import ConflictError, NotFoundError, OpenAI
 
-import config.urls  # noqa: F401 - registers the pages
+import server.urls  # noqa: F401 - registers the pages
 from core.clock import now
 from tenants import invitations, scope
 from tenants.invitations import ProjectRole

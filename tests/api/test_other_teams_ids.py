@@ -7,9 +7,9 @@ import httpx2
 import pytest
 
 from core.http.endpoints import Endpoint
-from responses.api.urls import ENDPOINTS
 from responses.containers.models import Container, ContainerFile
 from responses.models.vector_stores import VectorStore, VectorStoreBatch, VectorStoreFile
+from server.api_urls import ENDPOINTS
 from tenants import scope
 from tests.support.api import Api, MakeApi, ok
 from tests.support.conversations import begin, ids

@@ -13,8 +13,8 @@ from django.conf import settings
 from openai import InvalidWebhookSignatureError, OpenAI
 
 from core.clock import now
-from responses.api.urls import ENDPOINTS
 from responses.webhooks import signing
+from server.api_urls import ENDPOINTS
 from tenants import scope
 from tenants.models import ApiKey
 from tests.support.api import Api, error, ok

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("platform", "tenants", "conversations", "responses")
 READERS = {"text", "required", "choice", "flag", "integer", "integers", "names", "origins", "port"}
 # The last one is a script, which sets what the settings require and it does not use.
-MAY_READ = ("platform/config/env.py", "platform/launcher/", "platform/guide/commands.py")
+MAY_READ = ("platform/server/env.py", "platform/launcher/", "platform/guide/commands.py")
 ROW = re.compile(r"^\| `([A-Z_]+)` \|.*\| ([SUT ]+) \|$", re.MULTILINE)
 
 
@@ -22,7 +22,7 @@ def parsed(path: Path) -> ast.Module:
 
 def settings_variables() -> set[str]:
     """Return the names of the variables that the settings read."""
-    calls = [node for node in ast.walk(parsed(ROOT / "platform/config/settings.py")) if isinstance(node, ast.Call)]
+    calls = [node for node in ast.walk(parsed(ROOT / "platform/server/settings.py")) if isinstance(node, ast.Call)]
     names = set()
     for call in calls:
         match call:
@@ -69,10 +69,10 @@ def test_documented_launcher_variables_exist() -> None:
 def test_only_settings_and_launcher_read_the_environment() -> None:
     modules = {path.relative_to(ROOT).as_posix(): path for folder in PRODUCT for path in (ROOT / folder).rglob("*.py")}
     elsewhere = {name: path for name, path in modules.items() if not name.startswith(MAY_READ)}
-    assert {name for name, path in elsewhere.items() if any(environment_uses(path))} == {"platform/config/asgi.py"}
+    assert {name for name, path in elsewhere.items() if any(environment_uses(path))} == {"platform/server/asgi.py"}
 
 
 def test_the_asgi_module_only_sets_the_settings_module() -> None:
-    source = (ROOT / "platform/config/asgi.py").read_text()
+    source = (ROOT / "platform/server/asgi.py").read_text()
     assert source.count("environ") == 1
-    assert 'os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")' in source
+    assert 'os.environ.setdefault("DJANGO_SETTINGS_MODULE", "server.settings")' in source

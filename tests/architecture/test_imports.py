@@ -56,7 +56,7 @@ def test_python_in_any_folder_imports_the_standard_platform_module(directory: st
     assert Path(run("-c", WHERE, directory=ROOT / directory)).parent == STANDARD
 
 
-@pytest.mark.parametrize("module", ["demo_upstream.__main__", "launcher.main", "launcher.prepare", "config.asgi"])
+@pytest.mark.parametrize("module", ["demo_upstream.__main__", "launcher.main", "launcher.prepare", "server.asgi"])
 @pytest.mark.slow
 def test_started_processes_import_the_standard_platform_module(module: str) -> None:
     assert Path(run("-c", f"import {module}; {WHERE}", paths=SOURCE_ROOTS)).parent == STANDARD
@@ -90,7 +90,7 @@ def test_no_package_shadows_an_installed_one() -> None:
 
 def test_the_shadowing_tests_cover_all_packages() -> None:
     assert our_packages() >= {
-        "config",
+        "server",
         "core",
         "launcher",
         "demo_upstream",

@@ -15,7 +15,7 @@ COMMANDS = "from django.core.management import load_command_class, get_commands;
 # Needed by a few requests only.
 RARE = {"mcp", "pypdf", "lark"}
 # Needed by web and worker only.
-SERVING = {"openai", "aiohttp", "httpx2", "jsonschema", "twisted.internet", "markdown_it", "config.urls"}
+SERVING = {"openai", "aiohttp", "httpx2", "jsonschema", "twisted.internet", "markdown_it", "server.urls"}
 PAGES = {"responses.admin", "tenants.admin", "responses.tools.registry", "conversations.items"}
 
 
@@ -24,7 +24,7 @@ def imported(code: str) -> set[str]:
     whole = f"import django, sys\ndjango.setup()\n{code}\nprint(*sys.modules)"
     environment = {
         **os.environ,
-        "DJANGO_SETTINGS_MODULE": "config.settings",
+        "DJANGO_SETTINGS_MODULE": "server.settings",
         "PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}",
     }
     command = [sys.executable, "-c", whole]
@@ -34,11 +34,11 @@ def imported(code: str) -> set[str]:
 
 def test_beat_and_small_commands_import_neither_the_api_nor_the_console() -> None:
     found = imported(COMMANDS + f"for name in {SMALL}: load_command_class(known[name], name)")
-    assert "config.celery" in found
+    assert "server.celery" in found
     assert not found & (RARE | SERVING | PAGES)
 
 
 def test_web_and_worker_import_rarely_used_libraries_later() -> None:
-    found = imported(COMMANDS + "import config.asgi, config.urls; load_command_class('config', 'worker')")
+    found = imported(COMMANDS + "import server.asgi, server.urls; load_command_class('server', 'worker')")
     assert "responses.tools.registry" in found
     assert not found & RARE

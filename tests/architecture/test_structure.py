@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 APPS = ("responses", "conversations", "tenants")
 PLATFORM = tuple(sorted(path.name for path in (ROOT / "platform").iterdir() if any(path.glob("*.py"))))
 # Names the apps in its routes and settings, so nothing may import it but the processes it starts.
-COMPOSITION = "config"
+COMPOSITION = "server"
 
 Edges = dict[tuple[str, str], set[str]]
 
@@ -112,7 +112,7 @@ def test_the_graph_of_responses_stays_small_and_has_no_cycle() -> None:
 
 
 def test_only_the_composition_root_imports_upward() -> None:
-    order = ("core", "console", "tenants", "conversations", "engine", "providers", "responses")
+    order = ("core", "console", "tenants", "conversations", "engine", "providers", "responses", "gateway", "batches")
     app_of = {module: module.partition(".")[0] for module in modules()}
     upward = {
         (module, imported)

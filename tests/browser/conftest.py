@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser
 from pytest_django import DjangoDbBlocker
 
-from responses.seeding.seed import Seeded, SeedOptions, seed
+from seeding.seed import Seeded, SeedOptions, seed
 from tenants import invitations, scope, services
 from tenants.models import AdminKey, AdminScope, ApiKey, Invite, Upstream
 from tenants.notification_models import DeliveryState

@@ -6,7 +6,7 @@ from playwright.sync_api import Browser, expect
 from pytest_django import DjangoDbBlocker
 
 from conversations.models import Section
-from responses.seeding.seed import Seeded, SeedOptions, seed
+from seeding.seed import Seeded, SeedOptions, seed
 from tenants import scope, services
 from tests.admin.crawling import TeamData
 from tests.admin.rows import add_call, add_items, add_response, assistant_message, function_call_item, user_message

@@ -25,8 +25,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from demo_upstream.app import running
-from responses.api.openapi import document
 from responses.schema import CreateResponse
+from server.reference.openapi import document
 from tenants import members, scope, services
 from tenants.models import AdminScope, Model, Role, Team
 from tests.support.api import Api, ok

@@ -13,8 +13,8 @@ from django.contrib.auth.models import User
 from openai import OpenAI
 from openai._resource import SyncAPIResource
 
-from responses.api.sdk_decisions import DECISIONS
-from responses.api.urls import ENDPOINTS
+from server.api_urls import ENDPOINTS
+from server.reference.sdk_decisions import DECISIONS
 from tenants import members, services
 from tenants.models import AdminScope, Role
 from tests.support.api import Caller

@@ -222,4 +222,4 @@ def test_the_image_contains_no_compiler_no_installer_and_nothing_that_its_user_m
     assert not [path for path in (image.root / "app").rglob("*") if path.lstat().st_uid != 0]
     assert image.user == "10001:10001"
     # Compiled in the build: a process that cannot write would do it at every start.
-    assert list(image.root.glob("app/platform/config/__pycache__/settings.*.pyc"))
+    assert list(image.root.glob("app/platform/server/__pycache__/settings.*.pyc"))

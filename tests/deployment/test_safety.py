@@ -18,10 +18,10 @@ from cryptography.fernet import Fernet
 from django.core.exceptions import ImproperlyConfigured
 from psycopg.conninfo import conninfo_to_dict
 
-from config import safety
 from launcher.errors import NOT_READY, WRONG_SETTINGS
 from launcher.state import generate_secrets
 from launcher.testing import PrivateServers
+from server import safety
 from tests.support import preloaded
 from tests.support.clocks import ShiftedClock
 from tests.support.management import manage
@@ -268,7 +268,7 @@ def test_djangos_checks_of_a_deployment_find_nothing() -> None:
 @pytest.mark.slow
 def test_browsers_are_not_told_about_other_hosts_unless_the_operator_chooses_that() -> None:
     names = "s.SECURE_HSTS_SECONDS, s.SECURE_HSTS_INCLUDE_SUBDOMAINS, s.SECURE_HSTS_PRELOAD"
-    printed = f"from config import settings as s; print({names})"
+    printed = f"from server import settings as s; print({names})"
     for variables, expected in (
         ({"SECURE_TLS": "1"}, "31536000 False False"),
         (

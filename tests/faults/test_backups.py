@@ -22,14 +22,14 @@ from django.contrib.auth.models import User
 from django.test import Client
 from psycopg.conninfo import conninfo_to_dict
 
-from config import backup
 from conversations.files.storage import content_name
 from conversations.models import File
 from core.clock import now
 from demo_upstream.app import create_app
 from launcher import state
 from launcher.testing import PrivateServers
-from responses.api.urls import ENDPOINTS
+from server import backup
+from server.api_urls import ENDPOINTS
 from tenants import members, scope
 from tenants.models import Connector, Role
 from tenants.prices import PriceList

@@ -11,8 +11,8 @@ import httpx2
 import orjson
 import pytest
 
-from config.settings import MAX_BODY_BYTES
 from core.http.socket_messages import TRY_AGAIN_LATER
+from server.settings import MAX_BODY_BYTES
 from tests.support.api import Caller, MakeCaller
 from tests.support.chunks import text
 from tests.support.memory import MemoryMeter

@@ -28,7 +28,7 @@ import redis
 from aiohttp import web as aiohttp
 from pytest_django import DjangoDbBlocker
 
-import config.urls  # noqa: F401 - registers the pages
+import server.urls  # noqa: F401 - registers the pages
 from launcher.testing import PrivateServers
 from tenants import scope, services
 from tenants.invitations.services import create_invite, path_of

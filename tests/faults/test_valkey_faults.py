@@ -21,12 +21,12 @@ from django.contrib.auth.models import User
 from kombu import Consumer, Exchange, Queue
 from kombu.common import ignore_errors
 
-from config.celery import app
 from core.work.heartbeats import BEAT_SECONDS
 from launcher import processes, valkey
 from launcher.address import any_free_port
 from launcher.home import server_home
 from launcher.valkey import Valkey
+from server.celery import app
 from tests.support import workers
 from tests.support.api import Api, Caller, MakeCaller, ok
 from tests.support.background import ended, text_of

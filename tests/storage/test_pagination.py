@@ -11,15 +11,15 @@ import pytest
 from django.db import connection, models, transaction
 from django.test.utils import CaptureQueriesContext
 
+from batches import selectors as batches
 from conversations import selectors as conversations
 from conversations.files import storage as files
 from conversations.models import Conversation, File, FileState, Item, Placement, Section
 from conversations.selectors import ConversationFilter
 from core.errors import NotFound
 from core.http.pagination import Order, Page, PageRequest
-from responses.batches import selectors as batches
-from responses.chat import stored as chat
-from responses.chat.stored import CompletionFilter
+from gateway.chat import stored as chat
+from gateway.chat.stored import CompletionFilter
 from responses.containers import selectors as containers
 from responses.containers.models import Container, ContainerFile
 from responses.models import ChatCompletion, Mode, Response, Status

@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 import pytest
 
-from config.asgi import application
 from core.admission.request_bodies import REJECTED
 from core.errors import Overloaded
 from providers.clients import close_clients
+from server.asgi import application
 from tests.support.api import Caller
 from tests.support.upstream import Script
 

@@ -11,8 +11,8 @@ from uuid import uuid4
 import pytest
 from django.db import connections
 
-from config import schema_snapshot
 from launcher.testing import PrivateServers
+from server import schema_snapshot
 
 pytestmark = pytest.mark.usefixtures("database")
 ROOT = Path(__file__).parents[2]
@@ -66,7 +66,7 @@ def test_the_migrations_create_the_schema_of_the_snapshot(
     owner, app = servers.create_database(f"test_{uuid4().hex[:8]}")
     path = f"{Path(pg_dump).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "DATABASE_URL": app, "DATABASE_OWNER_URL": owner, "PATH": path}
-    environment |= {"DJANGO_SETTINGS_MODULE": "config.settings", "PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}"}
+    environment |= {"DJANGO_SETTINGS_MODULE": "server.settings", "PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}"}
     command = [sys.executable, "-m", "django", "dump_schema", "--output", str(tmp_path / "schema.sql")]
     subprocess.run(command, env=environment, cwd=ROOT, check=True)
     assert (tmp_path / "schema.sql").read_text() == schema_snapshot.PATH.read_text(), OUTDATED

@@ -14,8 +14,8 @@ import pytest
 from django.core.management import call_command
 from django.db import connections, transaction
 
-from config import backup, schema_snapshot
 from launcher.testing import PrivateServers
+from server import backup, schema_snapshot
 from tests.support import releases
 from tests.support.management import succeed
 from tests.support.waiting import PATIENCE

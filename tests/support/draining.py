@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-_SETTINGS = (Path(__file__).resolve().parents[2] / "platform/config/settings.py").read_text()
+_SETTINGS = (Path(__file__).resolve().parents[2] / "platform/server/settings.py").read_text()
 # For what follows the time limits: interrupted runs are released, requests cut, connections closed.
 END_SECONDS = 10
 

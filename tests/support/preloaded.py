@@ -36,9 +36,9 @@ from tests import recording
 ROOT = Path(__file__).resolve().parents[2]
 _SOURCES = (str(ROOT / "platform"), str(ROOT))
 _MODULES = {
-    "web": ("config.management.commands.web", "config.asgi", "config.urls"),
-    "worker": ("config.management.commands.worker",),
-    "beat": ("config.management.commands.beat",),
+    "web": ("server.management.commands.web", "server.asgi", "server.urls"),
+    "worker": ("server.management.commands.worker",),
+    "beat": ("server.management.commands.beat",),
 }
 """Modules that a template loads, by command; their processes import them all."""
 _LIBRARIES = (
@@ -82,7 +82,7 @@ _WITHOUT_SETTINGS = (
     "engine.turn",
     "responses.requests.parameters",
     "responses.requests.tool_offer",
-    "responses.schema.audio",
+    "gateway.audio.schema",
     "responses.schema.choices",
     "responses.schema.create",
     "responses.schema.file_search",

@@ -87,9 +87,9 @@ def write(directory: Path, *, version: str) -> Path:
     """Fill the configured database, which must be empty, and write the files of the version. Return the archive."""
     from django.core.management import call_command
 
-    from config import backup
     from responses.rollups import aggregate
-    from responses.seeding.seed import SeedOptions, seed
+    from seeding.seed import SeedOptions, seed
+    from server import backup
     from tests.support.web import running_web
 
     call_command("migrate", verbosity=0)
@@ -178,7 +178,7 @@ def _fill_empty_tables(team: Any) -> None:
     from django.contrib.auth.models import User
     from django.db import connections, transaction
 
-    from config import backup
+    from server import backup
     from tenants import scope
 
     user = User.objects.earliest("pk")
@@ -236,7 +236,7 @@ def main() -> None:
     from tests.servers import SERVERS
 
     SERVERS.start()
-    os.environ["DJANGO_SETTINGS_MODULE"] = "config.settings"
+    os.environ["DJANGO_SETTINGS_MODULE"] = "server.settings"
     import django
 
     django.setup()

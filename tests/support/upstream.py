@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from responses.chat.chunks import CompletionAccumulator
+from gateway.chat.chunks import CompletionAccumulator
 from tests.support.chunks import Chunk, calls, text
 from tests.support.waiting import PATIENCE
 

@@ -1,6 +1,6 @@
 """Requests with new work, which a process refuses while it is overloaded or shuts down, and those that it serves."""
 
-from responses.api.urls import ENDPOINTS
+from server.api_urls import ENDPOINTS
 
 SERVED = [
     "/batches/x/cancel",

@@ -1,6 +1,6 @@
 """Fair distribution of the slots of a worker among batches."""
 
-from responses.batches.queue import BatchLoad, allot
+from batches.queue import BatchLoad, allot
 
 
 def load(batch_id: str, team_id: str, running: int = 0) -> BatchLoad:

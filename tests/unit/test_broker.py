@@ -2,8 +2,8 @@
 
 import pytest
 
-from config.celery import app
 from launcher.address import any_free_port
+from server.celery import app
 
 
 class _EnoughError(Exception):

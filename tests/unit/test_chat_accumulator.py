@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from responses.chat.chunks import CompletionAccumulator
+from gateway.chat.chunks import CompletionAccumulator
 from tests.support.chunks import Chunk, chunk, usage
 
 

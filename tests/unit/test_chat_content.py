@@ -8,7 +8,7 @@ import pytest
 
 from engine.converter.chat import ChatConverter
 from engine.turn import Sampling
-from responses.chat.chunks import CompletionAccumulator
+from gateway.chat.chunks import CompletionAccumulator
 from tests.support.chunks import Chunk, calls, chunk
 from tests.support.runs import Played, on_the_wire, play
 from tests.support.streams import assert_stream_equals_stored

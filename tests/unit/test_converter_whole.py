@@ -11,7 +11,7 @@ from engine.converter.responses_api import ResponsesConverter
 from engine.converter.segments import ReasoningContent
 from engine.events.types import Event
 from engine.turn import CallForm, FunctionTool, Sampling, TurnResult
-from responses.chat.chunks import CompletionAccumulator
+from gateway.chat.chunks import CompletionAccumulator
 from tests.support.chunks import Chunk, calls, chunk, text, usage
 from tests.support.responses_upstream import answer, call_events, message_events, reasoning_events
 from tests.support.runs import on_the_wire, without_ids

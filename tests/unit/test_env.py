@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from config import env
+from server import env
 
 NAME = "PLATFORM_TEST_VALUE"
 

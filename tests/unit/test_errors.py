@@ -11,7 +11,10 @@ from core import errors
 from core.errors import ApiError, Failure, all_codes, error_table
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = [ROOT / name for name in ("platform/core", "platform/config", "tenants", "conversations", "responses")]
+_PROGRAMS = {"demo_upstream", "guide", "launcher", "sandbox"}
+PRODUCT = [ROOT / name for name in ("tenants", "conversations", "responses")] + [
+    folder for folder in (ROOT / "platform").iterdir() if folder.name not in _PROGRAMS
+]
 
 
 def test_every_class_of_errors_is_in_the_module() -> None:

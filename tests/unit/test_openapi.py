@@ -9,9 +9,9 @@ import httpx2
 import pytest
 from openai import OpenAI
 
-from responses.api import descriptions
-from responses.api.openapi import document, operation_id
-from responses.api.urls import ENDPOINTS
+from server.api_urls import ENDPOINTS
+from server.reference import descriptions
+from server.reference.openapi import document, operation_id
 
 EXTENSIONS = {
     "responses.list",
@@ -98,7 +98,7 @@ def test_every_object_and_every_property_has_a_description() -> None:
         for name, schema in properties.items()
         if not schema.get("description")
     ]
-    assert missing == [], "add them to responses/api/descriptions.py"
+    assert missing == [], "add them to platform/server/reference/descriptions.py"
 
 
 def test_no_text_is_left_over() -> None:

@@ -2,7 +2,7 @@
 
 from django.conf import settings
 
-from config.celery import app
+from server.celery import app
 
 
 def test_every_scheduled_task_is_registered() -> None:

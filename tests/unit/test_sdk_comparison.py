@@ -6,8 +6,8 @@ from typing import Any, Literal, Required, TypedDict
 import pytest
 from openai import Omit
 
-from responses.api.sdk_comparison import Comparison, gaps
-from responses.api.sdk_decisions import Decision
+from server.reference.sdk_comparison import Comparison, gaps
+from server.reference.sdk_decisions import Decision
 
 
 class Text(TypedDict, total=False):

@@ -1,7 +1,7 @@
 """Declarations decide which endpoints are refused under overload and during a shutdown."""
 
 from core.http.endpoints import Endpoint, EndpointIndex
-from responses.api.urls import ENDPOINTS
+from server.api_urls import ENDPOINTS
 from tests.support.work import SERVED, paths_of_work
 
 

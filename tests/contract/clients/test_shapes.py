@@ -10,7 +10,7 @@ from pytest_django import DjangoDbBlocker
 
 from conversations.items import StoredItem
 from responses.models import TERMINAL
-from responses.seeding.seed import SeedOptions, seed
+from seeding.seed import SeedOptions, seed
 from tests.support.api import Api, Caller, ok
 from tests.support.client_types import Shape, rejections
 from tests.support.items import SAMPLES

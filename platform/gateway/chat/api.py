@@ -1,0 +1,126 @@
+"""Endpoints of `/v1/chat/completions`."""
+
+from collections.abc import AsyncIterator
+
+from rest_framework.response import Response
+from typing_extensions import override
+
+from core.http.endpoints import NULLABLE_STRING, STRING, ApiObject, Endpoint
+from core.http.pagination import Order, PageRequest, page_argument
+from core.http.query import METADATA_FILTER, QueryArgument, nested_values, parameter
+from gateway import chat
+from gateway.chat import stored
+from gateway.chat.messages import ROLES
+from gateway.chat.requests import ChatRequest, CreateChatCompletion, UpdateChatCompletion, parse_update
+from gateway.chat.stored import CompletionFilter
+from responses.api.calls import Call
+from responses.api.requests import FORWARDED, STREAMED, info_of
+from tenants import scope
+from tenants.models import Scope
+from tenants.principal import Principal
+from tenants.views import ApiRequest, ApiView
+
+_COMPLETION = ApiObject("ChatCompletion", {"type": "object", "description": "The upstream's completion, unchanged."})
+_MESSAGE = ApiObject.of("ChatMessage", {"id": STRING, "role": {"enum": list(ROLES)}, "content": NULLABLE_STRING})
+# As at OpenAI, chat completions are listed oldest first by default, unlike all other objects, and without `before`.
+_PAGE = page_argument(order=Order.ASC, before=False)
+
+
+_FILTERS = QueryArgument(
+    "filters",
+    [parameter("model", STRING), METADATA_FILTER],
+    lambda query: CompletionFilter(model=query.get("model"), metadata=nested_values(query, "metadata")),
+)
+
+
+class ChatCall(Call):
+    """`POST /v1/chat/completions`."""
+
+    @override
+    async def answer(self, principal: Principal, body: ChatRequest) -> Response:  # type: ignore[override]
+        return Response(await chat.complete(principal=principal, body=body, request=info_of(self.scope)))
+
+    @override
+    async def open(self, principal: Principal, body: ChatRequest) -> AsyncIterator[bytes]:  # type: ignore[override]
+        return await chat.stream(principal=principal, body=body, request=info_of(self.scope))
+
+
+class ChatCompletionsView(ApiView, path="chat/completions"):
+    """All chat completions of a team."""
+
+    post = Endpoint(
+        Scope.CHAT_WRITE,
+        "Create a chat completion",
+        calls_model=True,
+        body=CreateChatCompletion,
+        parse=chat.parse_chat,
+        served_by=ChatCall,
+        stream=f"{STREAMED}, ending with `data: [DONE]`.",
+        errors=FORWARDED,
+        returns=_COMPLETION,
+        note="forwarded to the upstream, see below",
+    )
+
+    @Endpoint(
+        Scope.CHAT_READ,
+        "List stored chat completions",
+        query=(_PAGE, _FILTERS),
+        returns=_COMPLETION.page(),
+        note="completions that were created with `store: true`",
+    )
+    def get(self, request: ApiRequest, page: PageRequest, filters: CompletionFilter) -> Response:
+        with scope.team(request.principal.team_id):
+            found = stored.list_completions(team_id=request.principal.team_id, filters=filters, page=page)
+        return Response(found.as_list(present=stored.public_body))
+
+
+class ChatCompletionView(ApiView, path="chat/completions/<chatcmpl:completion_id>"):
+    """One stored chat completion."""
+
+    @Endpoint(Scope.CHAT_READ, "Retrieve a stored chat completion", query=(), returns=_COMPLETION)
+    def get(self, request: ApiRequest, completion_id: str) -> Response:
+        with scope.team(request.principal.team_id):
+            completion = stored.get_completion(principal=request.principal, completion_id=completion_id)
+        return Response(stored.public_body(completion))
+
+    @Endpoint(
+        Scope.CHAT_WRITE,
+        "Update a stored chat completion",
+        body=UpdateChatCompletion,
+        parse=parse_update,
+        returns=_COMPLETION,
+        note="replaces the metadata",
+    )
+    def post(self, request: ApiRequest, completion_id: str, body: dict[str, str]) -> Response:
+        principal = request.principal
+        with scope.team(principal.team_id):
+            completion = stored.replace_metadata(principal=principal, completion_id=completion_id, metadata=body)
+        return Response(stored.public_body(completion))
+
+    @Endpoint(
+        Scope.CHAT_DELETE,
+        "Delete a stored chat completion",
+        returns=ApiObject.deleted("ChatCompletion", "chat.completion.deleted"),
+    )
+    def delete(self, request: ApiRequest, completion_id: str) -> Response:
+        principal = request.principal
+        with scope.team(principal.team_id):
+            stored.delete_completion(principal=principal, completion_id=completion_id, request=info_of(request.asgi))
+        return Response({"id": completion_id, "object": "chat.completion.deleted", "deleted": True})
+
+
+class ChatMessagesView(ApiView, path="chat/completions/<chatcmpl:completion_id>/messages"):
+    """Messages of a stored chat completion."""
+
+    @Endpoint(
+        Scope.CHAT_READ,
+        "List messages of a stored chat completion",
+        query=(_PAGE,),
+        returns=_MESSAGE.page(),
+        note="the input messages of the completion",
+    )
+    def get(self, request: ApiRequest, completion_id: str, page: PageRequest) -> Response:
+        with scope.team(request.principal.team_id):
+            completion = stored.get_completion(principal=request.principal, completion_id=completion_id)
+        found = stored.list_messages(completion=completion, page=page)
+        return Response(found.as_list(present=lambda message: message))

@@ -1,0 +1,162 @@
+"""Permissions of a key, and the rest of its limits and budgets: for `GET /v1/me`."""
+
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import Any
+
+import orjson
+from django.db.models import Sum
+
+from batches.services import count_open_batches
+from conversations.files.storage import count_files, count_stored_bytes
+from core.clock import now, unix
+from core.periods import bounds
+from responses.rollups.queries import RollupQuery, fetch_rows
+from responses.rollups.sources import CALLS
+from responses.rollups.spending import end_of_sums
+from tenants import limits, scope
+from tenants.limits import BudgetUse, LimitUse
+from tenants.models import AdminKey, ApiKey, Team, UsageRecord
+from tenants.principal import BudgetLimit, Principal, SubjectLimits
+
+_COUNTED = {"files": count_files, "stored_bytes": count_stored_bytes, "open_batches": count_open_batches}
+# They apply to each request, so that nothing of them is used up.
+_PER_REQUEST = ("max_output_tokens", "max_tool_calls")
+
+
+def key_status(principal: Principal, *, end_user: str = "") -> dict[str, Any]:
+    """Return the key, its team, permissions, limits and budgets. With `end_user`, also the limits of that end user.
+
+    Raises `LimitsUnavailable` without Redis.
+    """
+    if principal.is_admin:
+        with scope.every_team():
+            admin_key = AdminKey.objects.get(pk=principal.key_id)
+        return _status(principal, admin_key, team=None, used=[], budgets=[])
+    state = limits.status_sync(principal, end_user)
+    applying = limits.applying_sync(principal, end_user)
+    with scope.team(principal.team_id):
+        key = ApiKey.objects.select_related("team").get(pk=principal.key_id)
+        used = [_limit(one) for one in state.limits] + [*_other_limits(principal, applying)]
+        budgets = [*state.budgets, *_soft_budgets(principal, applying)]
+        return _status(principal, key, team=key.team, used=used, budgets=[_budget(one) for one in budgets])
+
+
+def _status(
+    principal: Principal,
+    key: ApiKey | AdminKey,
+    *,
+    team: Team | None,
+    used: Sequence[dict[str, Any]],
+    budgets: Sequence[dict[str, Any]],
+) -> dict[str, Any]:
+    models = principal.allowed_models
+    return {
+        "object": "me",
+        "key": {
+            "id": key.pk,
+            "name": key.name,
+            "prefix": key.prefix,
+            "last_four": key.last_four,
+            "created_at": unix(key.created_at),
+            "expires_at": None if key.expires_at is None else unix(key.expires_at),
+        },
+        "team": None if team is None else {"id": team.pk, "name": team.name, "time_zone": team.time_zone},
+        "scopes": sorted(principal.scopes),
+        "allowed_models": None if models is None else sorted(models),
+        "denied_models": sorted(principal.denied_models),
+        "allowed_tools": sorted(principal.tools),
+        "limits": used,
+        "budgets": budgets,
+    }
+
+
+def _limit(one: LimitUse) -> dict[str, Any]:
+    return {
+        "subject": one.subject,
+        "subject_id": one.subject_id,
+        "limit": one.limit,
+        "value": one.value,
+        "remaining": one.remaining,
+        "reset_seconds": round(one.reset_seconds, 3),
+    }
+
+
+def _other_limits(principal: Principal, applying: Sequence[SubjectLimits]) -> Iterator[dict[str, Any]]:
+    """Yield the limits that are not kept in Redis."""
+    for subject in applying:
+        for name in (*_PER_REQUEST, *_COUNTED):
+            if name in subject.values:
+                value, left = subject.values[name], None
+                if name in _COUNTED and subject.kind != "end_user":
+                    existing = _COUNTED[name](principal, principal.key_id if subject.kind == "key" else None)
+                    left = max(0, value - existing)
+                yield {
+                    "subject": subject.kind,
+                    "subject_id": subject.id,
+                    "limit": name,
+                    "value": value,
+                    "remaining": left,
+                    "reset_seconds": None,
+                }
+
+
+def _soft_budgets(principal: Principal, applying: Sequence[SubjectLimits]) -> Iterator[BudgetUse]:
+    """Yield the budgets that only alert, for which nothing is reserved."""
+    for subject in applying:
+        for budget in subject.budgets:
+            if not budget.is_hard:
+                yield _soft_budget(principal, subject, budget)
+
+
+def _soft_budget(principal: Principal, subject: SubjectLimits, budget: BudgetLimit) -> BudgetUse:
+    at = now()
+    since, until = bounds(budget.period, at, principal.time_zone)
+    teams = [principal.team_id]
+    if subject.kind == "end_user":
+        records = UsageRecord.objects.filter(team__in=teams, end_user=subject.id, occurred_at__range=(since, at))
+        spent = records.aggregate(total=Sum("cost"))["total"]
+    else:
+        rows = fetch_rows(
+            RollupQuery(
+                source=CALLS,
+                since=since,
+                until=min(until, end_of_sums(at)),
+                measures=["cost"],
+                teams=teams,
+                only={"api_key_id": [subject.id]} if subject.kind == "key" else {},
+            )
+        )
+        spent = rows[0].values["cost"] if rows else None
+    return BudgetUse(
+        subject=subject.kind,
+        subject_id=subject.id,
+        period=budget.period,
+        amount=budget.amount,
+        is_hard=False,
+        spent=spent or Decimal(0),
+        reserved=Decimal(0),
+        since=since,
+        until=until,
+    )
+
+
+def _budget(one: BudgetUse) -> dict[str, Any]:
+    return {
+        "subject": one.subject,
+        "subject_id": one.subject_id,
+        "period": one.period,
+        "is_hard": one.is_hard,
+        "amount": _dollars(one.amount),
+        "spent": _dollars(one.spent),
+        "reserved": _dollars(one.reserved),
+        "remaining": _dollars(one.remaining),
+        "currency": "usd",
+        "period_start": unix(one.since),
+        "period_end": unix(one.until),
+    }
+
+
+def _dollars(amount: Decimal) -> orjson.Fragment:
+    # Written digit by digit: a float of Python may have other last digits.
+    return orjson.Fragment(f"{amount.normalize():f}")

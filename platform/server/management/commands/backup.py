@@ -1,0 +1,53 @@
+"""`manage.py backup`: writes the database and all files to a directory, and the keys to another place."""
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from typing_extensions import override
+
+from server import backup
+
+
+class Command(BaseCommand):
+    """Command that makes a backup while the platform runs."""
+
+    help = "Write a consistent backup of the database and of all files to a new directory, while the platform runs."
+
+    @override
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("directory", type=Path, metavar="DIR", help="new or empty directory")
+        parser.add_argument(
+            "--keys", type=Path, metavar="FILE", help="also write the keys to this new file; store it separately"
+        )
+        parser.add_argument(
+            "--allow-missing-files",
+            action="store_true",
+            help="make the backup although the content of some files is lost",
+        )
+
+    @override
+    def handle(self, *args: Any, **options: Any) -> None:
+        directory: Path = options["directory"]
+        try:
+            if options["keys"] is not None:
+                backup.write_keys(options["keys"], backup=directory)
+            manifest = backup.create(directory, allow_missing=options["allow_missing_files"])
+        except backup.BackupError as error:
+            raise CommandError(str(error)) from error
+        except OSError as error:
+            raise CommandError(f"{error.filename or directory}: {error.strerror}; the backup is incomplete.") from error
+        self.stdout.write(
+            f"{directory}: {sum(manifest.rows.values())} rows of {len(manifest.rows)} tables, "
+            f"{len(manifest.files)} files, version {manifest.version}."
+        )
+        if manifest.missing:
+            self.stdout.write(
+                f"{len(manifest.missing)} files had no content; the manifest lists them. "
+                "Files that are being uploaded or deleted have none."
+            )
+        if options["keys"] is None:
+            self.stdout.write(
+                "The keys are not in the backup. Without API_KEY_PEPPER and ENCRYPTION_KEYS it cannot be restored."
+            )

@@ -1,0 +1,254 @@
+"""OpenAPI 3.1 document of the API, generated from the declared endpoints and from the types that validate requests."""
+
+import gzip
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from typing import Any
+
+import orjson
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.utils.cache import get_conditional_response
+from pydantic import BaseModel
+
+from core.http.endpoints import NULLABLE_STRING, STRING, ApiObject, Endpoint, Schema
+from core.http.rendering import JSON, accepts_gzip
+from server.api_urls import ENDPOINTS
+
+_PROJECTS, _ADMIN = "organization/projects", "admin.organization.projects"
+# The SDK's names where they do not follow from the path.
+_OPERATIONS = {
+    ("POST", "responses/input_tokens"): "responses.input_tokens.count",
+    ("GET", "vector_stores/file_batches/files"): "vector_stores.file_batches.list_files",
+    ("GET", "containers/files/content"): "containers.files.content.retrieve",
+    ("GET", "skills/content"): "skills.content.retrieve",
+    ("GET", "skills/versions/content"): "skills.versions.content.retrieve",
+    ("POST", "images/generations"): "images.generate",
+    ("POST", "images/edits"): "images.edit",
+    ("POST", "audio/speech"): "audio.speech.create",
+    ("POST", "messages/count_tokens"): "messages.count_tokens",
+    ("GET", f"{_PROJECTS}/rate_limits"): f"{_ADMIN}.rate_limits.list_rate_limits",
+    ("POST", f"{_PROJECTS}/rate_limits"): f"{_ADMIN}.rate_limits.update_rate_limit",
+    **{
+        (method, f"{_PROJECTS}/{name}"): f"{_ADMIN}.{name}.{action}"
+        for name in ("spend_limit", "model_permissions", "hosted_tool_permissions")
+        for method, action in (("GET", "retrieve"), ("POST", "update"), ("DELETE", "delete"))
+    },
+    ("GET", "organization/costs"): "admin.organization.usage.costs",
+    ("GET", "me"): "me.retrieve",
+}
+_RESOURCES = {
+    "organization": "admin.organization",
+    "webhook_endpoints": "webhooks",
+    "webhook_event_types": "webhooks.event_types",
+}
+_REF = "#/components/schemas/{model}"
+_DETAIL: Schema = {"message": STRING, "type": STRING, "param": NULLABLE_STRING, "code": NULLABLE_STRING}
+_ERROR = ApiObject.of("Error", {"error": {"type": "object", "properties": _DETAIL, "required": list(_DETAIL)}})
+_MESSAGE_ERROR = ApiObject.of(
+    "MessageError",
+    {
+        "type": {"const": "error"},
+        "error": {"type": "object", "properties": {"type": STRING, "message": STRING}, "required": ["type", "message"]},
+        "request_id": STRING,
+    },
+)
+# OpenAPI cannot describe the events of a stream, only the format of a single one.
+_EVENT: Schema = {
+    "type": "object",
+    "properties": {"event": STRING, "data": {"type": "string", "contentMediaType": "application/json"}},
+    "required": ["data"],
+}
+
+
+def view(request: HttpRequest) -> HttpResponseBase:
+    """Respond to `/openapi.json`, which needs no key; with 304 if the client already has it."""
+    file = _file()
+    # Caches may keep the document, but have to ask whether it is current.
+    headers = {"ETag": file.etag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+    if accepts_gzip(request.headers.get("Accept-Encoding", "")):
+        response = HttpResponse(file.compressed, content_type=JSON, headers={**headers, "Content-Encoding": "gzip"})
+    else:
+        response = HttpResponse(file.content, content_type=JSON, headers=headers)
+    return get_conditional_response(request, etag=file.etag, response=response) or response
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    content: bytes
+    compressed: bytes
+    etag: str
+
+
+@cache
+def _file() -> _File:
+    content = orjson.dumps(document())
+    # Weak, because it is the same for both encodings.
+    etag = f'W/"{sha256(content).hexdigest()[:32]}"'
+    return _File(content=content, compressed=gzip.compress(content, mtime=0), etag=etag)
+
+
+@cache
+def document() -> Schema:
+    """Return the document; cached, as building the schemas takes a while and never changes."""
+    # Imported late: most processes never build the document.
+    from server.reference.descriptions import STATUSES, TAGS
+
+    paths: Schema = {}
+    schemas: Schema = {}
+    failures = {
+        prefix: {"application/json": {"schema": _resolved(error, schemas)}}
+        for prefix, error in (("Error", _ERROR), ("MessageError", _MESSAGE_ERROR))
+    }
+    for endpoint in ENDPOINTS:
+        operation = _resolved(_operation(endpoint), schemas)
+        paths.setdefault(endpoint.template, {})[endpoint.method.lower()] = operation
+    for name, schema in schemas.items():
+        _describe(name, schema)
+    statuses = sorted({status for endpoint in ENDPOINTS for status in endpoint.statuses})
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Responses Platform",
+            "version": settings.VERSION,
+            "description": "A self-hosted OpenAI Responses API. Errors have the format of OpenAI's errors.",
+        },
+        "servers": [{"url": "/v1"}],
+        "security": [{"key": []}],
+        "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer", "description": "A team's API key, or an admin key."}
+            },
+            "responses": {
+                f"{prefix}{status}": {"description": STATUSES[status], "content": failure}
+                for prefix, failure in failures.items()
+                for status in statuses
+            },
+            "schemas": schemas,
+        },
+    }
+
+
+def operation_id(endpoint: Endpoint) -> str:
+    """Return the name of an endpoint: that of its method in OpenAI's SDK, or one that follows the same rules.
+
+    Generators of clients name their methods after it.
+    """
+    names = [name for name in endpoint.path.split("/") if not name.startswith("<")]
+    if known := _OPERATIONS.get((endpoint.method, "/".join(names))):
+        return known
+    resource = [_RESOURCES.get(name, name) for name in names]
+    if names[0] == "organization" and names[1] == "usage":
+        # The kinds of usage are methods and not resources.
+        action = resource.pop()
+    elif endpoint.path.endswith(">"):
+        action = {"GET": "retrieve", "POST": "update", "DELETE": "delete"}[endpoint.method]
+    elif names[-1].endswith("s"):
+        action = {"GET": "list", "POST": "create"}[endpoint.method]
+    else:
+        # Paths of actions end in a verb, those of lists in a plural.
+        action = resource.pop()
+    return ".".join([*resource, action])
+
+
+def _operation(endpoint: Endpoint) -> Schema:
+    from server.reference.descriptions import OPERATIONS, PARAMETERS, STATUSES
+
+    content: Schema = {"application/json": {"schema": endpoint.returns}}
+    if isinstance(endpoint.returns, str):
+        # OpenAPI 3.1 has no schema for the lines of a JSON Lines document.
+        schema = {"type": "string", "format": "binary"} if endpoint.returns == "*/*" else STRING
+        content = {endpoint.returns: {"schema": schema}}
+    if endpoint.stream:
+        content["text/event-stream"] = {"schema": {**_EVENT, "description": endpoint.stream}}
+    name = operation_id(endpoint)
+    failed = "MessageError" if name.startswith("messages.") else "Error"
+    given = [
+        *({"name": one, "in": "path", "required": True, "schema": STRING} for one in endpoint.ids),
+        *(parameter for argument in endpoint.query or () for parameter in argument.parameters),
+    ]
+    parameters = [{**one, "description": PARAMETERS.get(one["name"].removesuffix("[]"), "")} for one in given]
+    operation: Schema = {
+        "tags": [_tag(name)],
+        "summary": endpoint.summary,
+        "description": OPERATIONS.get(name, ""),
+        "operationId": name,
+        "parameters": [
+            {**one, "description": PARAMETERS.get(one["name"].removesuffix("[]"), "")} for one in parameters
+        ],
+        "responses": {
+            "200": {"description": STATUSES[200], "content": content},
+            **{str(status): {"$ref": f"#/components/responses/{failed}{status}"} for status in endpoint.statuses},
+        },
+    }
+    if body := endpoint.form or endpoint.body:
+        media_type = "multipart/form-data" if endpoint.form else "application/json"
+        operation["requestBody"] = {"required": True, "content": {media_type: {"schema": body}}}
+    return operation
+
+
+def _tag(name: str) -> str:
+    resource = name.partition(".")[0]
+    if resource == "admin":
+        return "Organization"
+    return "Chat completions" if resource == "chat" else resource.replace("_", " ").capitalize()
+
+
+def _describe(name: str, schema: Schema) -> None:
+    """Add the missing descriptions to an object and the properties in it."""
+    from server.reference.descriptions import OBJECTS, SAME
+
+    own = {**OBJECTS.get(SAME.get(name, ""), {}), **OBJECTS.get(name, {})}
+    if name.startswith("Deleted"):
+        own = {"": "Confirmation of a deletion.", **own}
+    elif name.endswith("List"):
+        own = {"": "A page of a list.", **own}
+    if "" in own:
+        schema["description"] = own[""]
+    for part in _parts(schema):
+        for key, value in part.get("properties", {}).items():
+            value.setdefault("description", _description(key, value, own))
+
+
+def _description(key: str, schema: Schema, own: dict[str, str]) -> str:
+    from server.reference.descriptions import PROPERTIES
+
+    if key not in own and "const" in schema and isinstance(schema["const"], str):
+        return f"Always `{schema['const']}`."
+    return own.get(key) or PROPERTIES.get(key, "")
+
+
+def _parts(schema: Any) -> Iterator[Schema]:
+    """Yield the objects in a schema, without those that it refers to."""
+    if isinstance(schema, list):
+        for inner in schema:
+            yield from _parts(inner)
+    elif isinstance(schema, dict):
+        if isinstance(schema.get("properties"), dict):
+            yield schema
+        for key, inner in schema.items():
+            # Keys of `properties` are names and no keywords.
+            yield from _parts(list(inner.values()) if key == "properties" and isinstance(inner, dict) else inner)
+
+
+def _resolved(value: Any, schemas: Schema) -> Any:
+    """Replace objects and types with references to `schemas`, to which they are added."""
+    match value:
+        case dict():
+            return {key: _resolved(inner, schemas) for key, inner in value.items()}
+        case list():
+            return [_resolved(inner, schemas) for inner in value]
+        case ApiObject(name=name, schema=schema):
+            if name not in schemas:
+                schemas[name] = _resolved(schema() if callable(schema) else schema, schemas)
+        case type() if issubclass(value, BaseModel):
+            name, schema = value.__name__, value.model_json_schema(ref_template=_REF)
+            # pydantic puts the types that a schema refers to into its `$defs`; OpenAPI keeps them beside it.
+            schemas |= {**schema.pop("$defs", {}), name: schema}
+        case _:
+            return value
+    return {"$ref": _REF.format(model=name)}
