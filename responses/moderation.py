@@ -40,12 +40,11 @@ from responses.passthrough.embeddings_moderations import forward, parse_moderati
 from responses.requests import parameters
 from responses.requests.attachments import TeamAttachments
 from responses.requests.context import RequestContext
-from responses.runs.identity import RequestInfo
+from responses.runs.identity import RequestInfo, UsageAccount
 from responses.runs.rows import new_row
 from responses.runs.store import Change, writer
 from responses.schema import CreateResponse
 from responses.schema.options import ModerationParam
-from responses.vectors.embedding import UsageAccount
 from tenants import directory
 from tenants.directory import GuardrailSettings
 from tenants.models import Checker, GuardAction, GuardrailDecision, Scope

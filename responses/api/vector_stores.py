@@ -17,8 +17,8 @@ from core.http.endpoints import (
 from core.http.pagination import PAGE, PageRequest
 from core.http.query import QueryArgument, choice, parameter
 from responses.models.vector_stores import EntryStatus
+from responses.runs.identity import UsageAccount
 from responses.vectors import search, selectors, services
-from responses.vectors.embedding import UsageAccount
 from responses.vectors.requests import (
     AttachFile,
     AttachFiles,

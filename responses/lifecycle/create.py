@@ -34,7 +34,7 @@ from responses.requests import capabilities, pairing, prompts, tool_offer
 from responses.requests.context import RequestContext, UnstoredResponse
 from responses.requests.prepare import PreparedRequest, prepare
 from responses.runs.conversation_lock import ConversationAppend
-from responses.runs.identity import RequestInfo, RunIdentity
+from responses.runs.identity import RequestInfo, RunIdentity, UsageAccount
 from responses.runs.recorder import FLUSH_BYTES, Recorder, RecorderState, item_rows, preview
 from responses.runs.reservations import LimitedModel, RunReservation
 from responses.runs.rows import Row, new_row
@@ -42,7 +42,6 @@ from responses.runs.runner import LiveRun, StreamFormat
 from responses.runs.store import CallUpdate, Change, LockGuard, PredecessorGuard, submit_new
 from responses.schema import CreateResponse
 from responses.tools.registry import RunTools, create_tools, without_unavailable_tools
-from responses.vectors.embedding import UsageAccount
 from tenants import directory, limits
 from tenants.limits import end_user_of
 from tenants.limits.throttle import is_limited

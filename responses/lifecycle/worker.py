@@ -37,9 +37,9 @@ from responses.lifecycle import blocked, queue, resume
 from responses.lifecycle.resume import QueuedRun, ResumedRun
 from responses.models import Isolation, Response
 from responses.passthrough.reasoning_summaries import TeamSummarizer
+from responses.runs.identity import UsageAccount
 from responses.runs.reservations import LimitedModel, RunReservation, taken
 from responses.runs.runner import LiveRun
-from responses.vectors.embedding import UsageAccount
 from tenants import directory, scope
 from tenants.limits.throttle import is_limited
 from tenants.prices import PriceList

@@ -21,9 +21,8 @@ from providers.clients import Form, UpstreamFailed, post, read_bytes
 from providers.event_stream import EventStreamDecoder, is_streamed, read_document
 from responses.passthrough.embeddings_moderations import endpoint_error
 from responses.runs import cost_bounds
-from responses.runs.identity import RequestInfo
+from responses.runs.identity import RequestInfo, UsageAccount
 from responses.runs.usage_records import RoutedCall
-from responses.vectors.embedding import UsageAccount
 from tenants import directory
 from tenants.directory import Route
 from tenants.principal import Principal

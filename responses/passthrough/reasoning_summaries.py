@@ -14,8 +14,8 @@ from providers.clients import UpstreamFailed
 from providers.reasoning_summaries import ReasoningSummarizer
 from providers.upstream import UpstreamModel
 from responses.runs import cost_bounds
+from responses.runs.identity import UsageAccount
 from responses.runs.usage_records import RoutedCall
-from responses.vectors.embedding import UsageAccount
 from tenants import directory
 
 _TIMEOUT_SECONDS = 20

@@ -1,10 +1,11 @@
-"""The identity of a run: the values that every row it writes has in common, and the request that caused it."""
+"""Identities: what every row of a run has in common, the request that caused it, and who is charged for a call."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from tenants.prices import UNKNOWN, PriceList
+from tenants.principal import Principal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,3 +74,29 @@ def channel_of_process(process: str) -> str:
 
 OBSERVED = b"observed"
 """Message to a process whose runs are on a page of the console, which shows the end of their logs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageAccount:
+    """The team, API key and object that upstream calls are recorded for."""
+
+    team_id: str
+    key_id: str
+    object_id: str
+    request_id: str = ""
+    end_user: str = ""
+
+    def principal(self) -> Principal:
+        """Return a principal of the team without the rights of the key.
+
+        An operator decides which model such a call uses, so the key's permissions do not apply.
+        """
+        return Principal(
+            team_id=self.team_id,
+            key_id=self.key_id,
+            scopes=frozenset(),
+            allowed_models=None,
+            tools=frozenset(),
+            expires_at=None,
+            grace_seconds=None,
+        )

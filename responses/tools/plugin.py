@@ -12,10 +12,10 @@ from conversations.items import StoredItem
 from engine.calls.toolbox import HostedTool
 from providers.hosted_calls import PastCall
 from responses.requests import tool_offer
+from responses.runs.identity import UsageAccount
 from responses.schema.tools import ToolParam
 from responses.tools.approvals import ApprovalAnswer, GrantedApproval
 from responses.tools.card import Card
-from responses.vectors.embedding import UsageAccount
 from tenants.models import ToolKind
 from tenants.principal import Principal
 

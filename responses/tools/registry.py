@@ -14,6 +14,7 @@ from providers.hosted_calls import HISTORY
 from responses.models import Response
 from responses.requests import tool_offer
 from responses.requests.parameters import input_items
+from responses.runs.identity import UsageAccount
 from responses.runs.store import CallUpdate
 from responses.schema import CreateResponse, add_tools
 from responses.schema.choices import is_forced
@@ -27,7 +28,6 @@ from responses.tools.mcp.plugin import McpPlugin
 from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
 from responses.tools.tool_search.plugin import ToolSearchPlugin
 from responses.tools.web_search.plugin import WebSearchPlugin
-from responses.vectors.embedding import UsageAccount
 from tenants.principal import Principal
 
 PLUGINS: list[ToolPlugin] = []

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,10 +14,10 @@ from providers.clients import UpstreamFailed, post
 from providers.event_stream import read_document
 from responses.models.vector_stores import VectorStore
 from responses.runs import cost_bounds
+from responses.runs.identity import UsageAccount
 from responses.runs.usage_records import RoutedCall
 from tenants import directory
 from tenants.models import Team
-from tenants.principal import Principal
 
 Vector = list[float]
 # Texts per upstream request. Embedding servers commonly limit the size of a batch.
@@ -30,32 +29,6 @@ _NO_EMBEDDING_MODEL = (
     "or EMBEDDING_MODEL in the server's configuration."
 )
 _MALFORMED_ANSWER = Failure.of(UpstreamError("The embedding model's server returned an invalid response."))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsageAccount:
-    """The team, API key and object that upstream calls are recorded for."""
-
-    team_id: str
-    key_id: str
-    object_id: str
-    request_id: str = ""
-    end_user: str = ""
-
-    def principal(self) -> Principal:
-        """Return a principal of the team without the rights of the key.
-
-        An operator decides which model creates embeddings, so the key's permissions do not apply.
-        """
-        return Principal(
-            team_id=self.team_id,
-            key_id=self.key_id,
-            scopes=frozenset(),
-            allowed_models=None,
-            tools=frozenset(),
-            expires_at=None,
-            grace_seconds=None,
-        )
 
 
 def model_for(store: VectorStore) -> str:

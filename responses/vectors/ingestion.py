@@ -26,9 +26,10 @@ from core.work.leases import HAS_EXPIRED, STEP_BY_INDEX, Claim, expired_before
 from core.work.work_queue import WorkLoop
 from providers.clients import UpstreamFailed
 from responses.models.vector_stores import EntryStatus, VectorChunk, VectorEmbedding, VectorStoreFile
+from responses.runs.identity import UsageAccount
 from responses.vectors import embedding
 from responses.vectors.chunking import passages
-from responses.vectors.embedding import UsageAccount, Vector
+from responses.vectors.embedding import Vector
 from responses.vectors.removal import lock_store
 from tenants import scope
 

@@ -22,9 +22,10 @@ from core.db.db_threads import in_db_thread
 from core.errors import InvalidValue
 from providers.clients import UpstreamFailed
 from responses.models.vector_stores import HalfVectorField, VectorStore
+from responses.runs.identity import UsageAccount
 from responses.schema.file_search import ComparisonFilter, CompoundFilter, HybridSearch
 from responses.vectors import embedding, filters, schema, selectors
-from responses.vectors.embedding import UsageAccount, Vector
+from responses.vectors.embedding import Vector
 from tenants import scope
 
 COMPARE_ALL = 10_000
