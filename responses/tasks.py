@@ -2,9 +2,9 @@
 
 from celery import shared_task
 
+from containers import services as containers
 from core.work import work_queue
 from responses import budget_alerts, search_index
-from responses.containers import services as containers
 from responses.lifecycle import blocked, partitions, sweeper
 from responses.lifecycle.worker import Dispatcher
 from responses.rollups import aggregate

@@ -5,16 +5,16 @@ from typing import Any
 from django.urls import path
 
 from batches import api as batches
+from containers.api import views as containers
 from conversations.api import conversations, files
 from gateway import api as passthrough
 from gateway.anthropic import api as messages
 from gateway.audio import api as audio
 from gateway.chat import api as chat_completions
 from responses.api import usage, vector_stores, views, webhooks
-from responses.containers.api import views as containers
 from responses.requests import conversation_items
-from responses.skills.api import views as skills
 from server import me
+from skills.api import views as skills
 from tenants.api import (
     admin_keys,
     audit_logs,

@@ -95,8 +95,8 @@ INSTALLED_APPS = [
     "rest_framework",
     "tenants",
     "conversations",
-    "responses.skills",
-    "responses.containers",
+    "skills",
+    "containers",
     "responses",
     "seeding",
 ]

@@ -38,14 +38,14 @@ from console.widgets import (
     two_lines,
     when,
 )
+from containers.models import Container, ContainerFile
 from conversations.models import File
 from core.clock import now
 from responses.admin.search.lookup import url_of
-from responses.containers.models import Container, ContainerFile
 from responses.models import ChatCompletion
 from responses.models.batches import Batch, BatchLine
 from responses.models.vector_stores import VectorStore, VectorStoreFile
-from responses.skills.models import Skill, SkillVersion
+from skills.models import Skill, SkillVersion
 from tenants.console.content_access import audit_read, hidden_notice, may_read
 from tenants.console.roles import TeamScoped
 from tenants.models import ApiKey, Team

@@ -33,13 +33,13 @@ from django.template.response import TemplateResponse
 from redis.backoff import NoBackoff
 
 from console.widgets import size
+from containers import services as containers
 from core.clock import now
 from core.db.database import database_conninfo
 from core.work import heartbeats, task_runs
 from core.work.heartbeats import Heartbeat
 from responses.admin import configuration
 from responses.admin.live import queries
-from responses.containers import services as containers
 from responses.models.batches import OPEN_BATCHES, Batch
 from responses.models.vector_stores import VectorStoreFile
 from responses.webhooks.models import WebhookDelivery

@@ -14,7 +14,7 @@ from engine.constraints.grammar import definition_defect
 from engine.turn import CallForm, FunctionTool, Grammar
 from responses.schema import AllowedTools, CreateResponse
 from responses.schema.tools import grammars, grammars_of_items, label_of, loaded_tools
-from responses.skills.schema import instructions
+from skills.schema import instructions
 
 Shown = dict[str, Any]
 _HIDDEN = {

@@ -10,15 +10,15 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from containers.models import Container, ContainerFile
 from conversations.models import Conversation, File, Item, Placement, Section, Upload
 from core.clock import now
 from core.ids import new_id
-from responses.containers.models import Container, ContainerFile
 from responses.models import ChatCompletion, PromptTemplate, PromptVersion
 from responses.models.batches import Batch, BatchLine
 from responses.models.vector_stores import VectorStore, VectorStoreBatch
-from responses.skills.models import Skill, SkillVersion
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
+from skills.models import Skill, SkillVersion
 from tenants import scope
 from tenants.models import UsageRecord
 from tests.admin.rows import add_call, add_items, add_response, assistant_message, page_url, text

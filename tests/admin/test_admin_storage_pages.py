@@ -6,14 +6,14 @@ from datetime import timedelta
 import pytest
 from django.test import Client
 
+from containers.models import Container, ContainerFile
 from conversations.models import File
 from core.clock import now
 from core.ids import new_id
-from responses.containers.models import Container, ContainerFile
 from responses.models import ChatCompletion
 from responses.models.batches import Batch, BatchLine
 from responses.models.vector_stores import VectorStore, VectorStoreFile
-from responses.skills.models import Skill, SkillVersion
+from skills.models import Skill, SkillVersion
 from tenants import scope
 from tenants.models import AuditEvent
 from tests.admin.rows import text

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from responses.containers.models import Container
+from containers.models import Container
 from tenants import scope
 from tests.api.test_hosted_shell import ask, commands
 from tests.support.api import Api, ok

@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 from openai import OpenAI
 
+from containers import services
+from containers.models import Container
 from core.clock import now
-from responses.containers import services
-from responses.containers.models import Container
 from tenants import scope
 from tenants.models import AuditEvent
 from tests.support.api import Api, MakeApi, ok

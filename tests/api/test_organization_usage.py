@@ -14,9 +14,9 @@ from django.http import QueryDict
 from django.test.utils import CaptureQueriesContext
 from openai import OpenAI
 
+from containers.models import Container
 from conversations.models import File
 from core.clock import unix
-from responses.containers.models import Container
 from responses.models.vector_stores import VectorStore, VectorStoreFile
 from responses.rollups import aggregate
 from responses.usage import kinds

@@ -6,8 +6,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from containers.models import Container, ContainerFile
 from core.http.endpoints import Endpoint
-from responses.containers.models import Container, ContainerFile
 from responses.models.vector_stores import VectorStore, VectorStoreBatch, VectorStoreFile
 from server.api_urls import ENDPOINTS
 from tenants import scope

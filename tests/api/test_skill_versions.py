@@ -3,8 +3,8 @@
 import pytest
 from openai import OpenAI
 
-from responses.skills import services
-from responses.skills.models import SkillVersion
+from skills import services
+from skills.models import SkillVersion
 from tenants import scope
 from tests.api.test_skills import create
 from tests.support.api import Api, error, ok

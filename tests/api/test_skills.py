@@ -6,8 +6,8 @@ import httpx2
 import pytest
 from openai import OpenAI
 
-from responses.skills import services
-from responses.skills.models import Skill, SkillVersion
+from skills import services
+from skills.models import Skill, SkillVersion
 from tenants import scope
 from tenants.models import AuditEvent
 from tests.support.api import Api, MakeApi, error, ok

@@ -7,6 +7,7 @@ from A to B if a module of A imports one of B, also inside a function. Run with 
 import ast
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from configparser import ConfigParser
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -18,6 +19,8 @@ APPS = ("responses", "conversations", "tenants")
 PLATFORM = tuple(sorted(path.name for path in (ROOT / "platform").iterdir() if any(path.glob("*.py"))))
 # Names the apps in its routes and settings, so nothing may import it but the processes it starts.
 COMPOSITION = "server"
+# They run as processes of their own.
+PROGRAMS = {"demo_upstream", "guide", "launcher", "sandbox"}
 
 Edges = dict[tuple[str, str], set[str]]
 
@@ -111,19 +114,18 @@ def test_the_graph_of_responses_stays_small_and_has_no_cycle() -> None:
     assert len(graph) <= 135
 
 
-def test_only_the_composition_root_imports_upward() -> None:
-    order = ("core", "console", "tenants", "conversations", "engine", "providers", "responses", "gateway", "batches")
-    app_of = {module: module.partition(".")[0] for module in modules()}
-    upward = {
-        (module, imported)
-        for module, path in modules().items()
-        for imported in imported_modules(path)
-        if app_of[module] in order
-        and (app_of[imported] not in order or order.index(app_of[imported]) > order.index(app_of[module]))
-    }
-    # The client of the sandbox is a service's own, below every app.
-    assert {(module, imported) for module, imported in upward if not imported.startswith("sandbox")} == set()
+def test_the_server_puts_all_apps_together() -> None:
     assert {target for importer, target in edges(top_level) if importer == COMPOSITION} >= {"responses.api", "tenants"}
+
+
+def test_the_layers_name_every_package() -> None:
+    """What imports upward is found by import-linter, which knows only packages that are listed."""
+    contracts = ConfigParser()
+    contracts.read(ROOT / ".importlinter")
+    listed = set(contracts["importlinter"]["root_packages"].split())
+    layers = set(contracts["importlinter:contract:apps"]["layers"].replace("|", " ").split())
+    assert listed == {*APPS, *PLATFORM}
+    assert layers == listed - PROGRAMS
 
 
 def test_every_module_states_its_purpose() -> None:

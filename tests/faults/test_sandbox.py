@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
+from containers.services import check_sandbox
 from core.errors import Overloaded, UnsupportedValue
-from responses.containers.services import check_sandbox
 from sandbox.client import ContainerGone, OperationFailed, SandboxClient, SandboxFull, SandboxUnavailable
 from sandbox.frames import receive
 from sandbox.service import Configuration, Misconfigured

@@ -9,13 +9,13 @@ from typing import Any
 import orjson
 import pytest
 
+from containers import services
+from containers.models import DATA
+from containers.services import ContainerSpec
 from core.db.db_threads import in_db_thread
 from engine.calls.toolbox import Toolbox
 from engine.loop import Run
 from engine.steps import RunEnded
-from responses.containers import services
-from responses.containers.models import DATA
-from responses.containers.services import ContainerSpec
 from responses.lifecycle import resume
 from responses.models import Response
 from responses.runs.recorder import Recorder

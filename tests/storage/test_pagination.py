@@ -12,6 +12,8 @@ from django.db import connection, models, transaction
 from django.test.utils import CaptureQueriesContext
 
 from batches import selectors as batches
+from containers import selectors as containers
+from containers.models import Container, ContainerFile
 from conversations import selectors as conversations
 from conversations.files import storage as files
 from conversations.models import Conversation, File, FileState, Item, Placement, Section
@@ -20,18 +22,16 @@ from core.errors import NotFound
 from core.http.pagination import Order, Page, PageRequest
 from gateway.chat import stored as chat
 from gateway.chat.stored import CompletionFilter
-from responses.containers import selectors as containers
-from responses.containers.models import Container, ContainerFile
 from responses.models import ChatCompletion, Mode, Response, Status
 from responses.models.batches import Batch
 from responses.models.vector_stores import VectorStore, VectorStoreFile
 from responses.runs import selectors
 from responses.runs.selectors import ResponseFilter
-from responses.skills import selectors as skills
-from responses.skills.models import Skill, SkillVersion
 from responses.vectors import selectors as vectors
 from responses.webhooks import services as webhooks
 from responses.webhooks.models import WebhookEndpoint
+from skills import selectors as skills
+from skills.models import Skill, SkillVersion
 from tenants import directory, scope
 from tests.support.api import Caller, MakeCaller
 

@@ -77,7 +77,7 @@ _LIBRARIES = (
 """Libraries that take long to load and read neither settings nor variables that tests set."""
 _WITHOUT_SETTINGS = (
     "conversations.items",
-    "responses.containers.network",
+    "containers.network",
     "engine.loop",
     "engine.turn",
     "responses.requests.parameters",
@@ -87,7 +87,7 @@ _WITHOUT_SETTINGS = (
     "responses.schema.create",
     "responses.schema.file_search",
     "responses.schema.images",
-    "responses.skills.bundle",
+    "skills.bundle",
     "responses.tools.code_interpreter.schema",
     "responses.tools.file_search.schema",
     "responses.tools.image_generation.schema",

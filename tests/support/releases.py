@@ -60,7 +60,7 @@ _MODULES = re.compile(r"\b(?:[a-z_]\w*\.)+(?=\w)")
 
 def migration_hashes(*, root: Path = ROOT) -> str:
     """Return the SHA-256 of what each migration of the checkout does, in the form of sha256sum."""
-    folders = [root / app for app in ("conversations", "responses", "tenants")]
+    folders = [root / app for app in ("conversations", "platform", "responses", "tenants")]
     files = sorted(file for folder in folders for file in folder.glob("**/migrations/0*.py"))
     return "".join(f"{_digest(file)}  {file.relative_to(root)}\n" for file in files)
 

@@ -8,9 +8,9 @@ from io import BytesIO
 import pytest
 
 from core.errors import InvalidValue
-from responses.skills import bundle as bundles
-from responses.skills import reader
-from responses.skills.bundle import Bundle, BundleFile, read_archive, read_files
+from skills import bundle as bundles
+from skills import reader
+from skills.bundle import Bundle, BundleFile, read_archive, read_files
 from tests.support.skills import skill_files, unzipped, zipped
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from conversations.files import document_reader
 from core.errors import InvalidValue
-from responses.skills.bundle import read_archive
+from skills.bundle import read_archive
 from tests.support.documents import docx, pptx
 from tests.support.skills import skill_files, unzipped, zipped
 

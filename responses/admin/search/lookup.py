@@ -29,13 +29,13 @@ from django.utils.http import urlencode
 from unfold.dataclasses import SearchResult
 
 from console.widgets import created_near
+from containers.models import Container, ContainerFile
 from conversations.models import Conversation, File, Item, Placement, Section, Upload
-from responses.containers.models import Container, ContainerFile
 from responses.models import ChatCompletion, PromptTemplate, Response, ToolCall
 from responses.models.batches import Batch, BatchLine
 from responses.models.vector_stores import VectorStore, VectorStoreBatch
-from responses.skills.models import Skill, SkillVersion
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
+from skills.models import Skill, SkillVersion
 from tenants.console.roles import EVERY_ROLE, teams_for
 from tenants.console.site import may_open, page, render
 from tenants.models import ApiKey, AuditEvent, Connector, Model, SearchEngine, Team, Upstream, UsageRecord

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from containers import access, selectors, services
+from containers.models import Container, container_id
+from containers.services import ContainerExecution, ContainerSpec
 from conversations.items import CodeInterpreterCall, ShellCall, StoredItem
 from core.clock import now
 from core.db.db_threads import in_db_thread
 from core.errors import ApiError, ContainerExpired
-from responses.containers import access, selectors, services
-from responses.containers.models import Container, container_id
-from responses.containers.services import ContainerExecution, ContainerSpec
-from responses.skills.schema import instructions
-from responses.skills.services import MountableSkill, find_mountable
 from sandbox.client import ExecutionResult, SandboxClient, SandboxInfo, SandboxUnavailable
+from skills.schema import instructions
+from skills.services import MountableSkill, find_mountable
 from tenants import scope
 from tenants.principal import Principal
 

@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 from typing_extensions import override
 
+from containers.policy import NetworkPolicy, check_policy, public_policy
 from conversations.items import by_type
 from core.http.validation import TAG, ContainerId, FileId
 from core.http.wire import Wire
-from responses.containers.policy import NetworkPolicy, check_policy, public_policy
 from responses.schema.tools import Callers, LocalShellEnvironment, ToolParam, present
-from responses.skills.schema import Skills
+from skills.schema import Skills
 
 MemoryLimit = Literal["1g", "4g", "16g", "64g"]
 MAX_FILES = 50

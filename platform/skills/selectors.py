@@ -7,7 +7,7 @@ from django.db.models import QuerySet
 from core.clock import unix
 from core.errors import NotFound
 from core.http.pagination import Page, PageRequest, keyset
-from responses.skills.models import Skill, SkillVersion
+from skills.models import Skill, SkillVersion
 
 LATEST = "latest"
 

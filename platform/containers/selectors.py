@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from containers.models import Container, ContainerFile
+from containers.policy import public_policy
 from core.clock import now, unix
 from core.errors import NotFound
 from core.http.pagination import Page, PageRequest, keyset
-from responses.containers.models import Container, ContainerFile
-from responses.containers.policy import public_policy
 
 
 def list_containers(*, team_id: str, name: str | None, page: PageRequest) -> Page[Container]:

@@ -11,6 +11,9 @@ from typing import TypeVar
 
 from django.conf import settings
 
+from containers.models import DATA, IDLE_MINUTES, Container, ContainerFile, FileSource, container_id
+from containers.network import open_network
+from containers.policy import permitted
 from conversations.files import storage as files
 from conversations.models import File
 from core import egress
@@ -25,10 +28,6 @@ from core.errors import (
     UnsupportedValue,
     retry_headers,
 )
-from responses.containers.models import DATA, IDLE_MINUTES, Container, ContainerFile, FileSource, container_id
-from responses.containers.network import open_network
-from responses.containers.policy import permitted
-from responses.skills.services import MountableSkill
 from sandbox.client import (
     ContainerGone,
     ExecutionResult,
@@ -40,6 +39,7 @@ from sandbox.client import (
     SandboxUnavailable,
     SandboxUnreachable,
 )
+from skills.services import MountableSkill
 from tenants import scope
 from tenants.audit import audit
 from tenants.principal import Principal

@@ -9,8 +9,8 @@ from core.errors import InvalidValue, MissingParameter, UnknownParameter
 from core.http.rendering import parse_directory_form
 from core.http.validation import parse_json
 from core.http.wire import Wire
-from responses.skills.bundle import Bundle, BundleFile, is_zip
-from responses.skills.reader import read_archive, read_files
+from skills.bundle import Bundle, BundleFile, is_zip
+from skills.reader import read_archive, read_files
 
 # SDKs send a list as `files[]`, and one file as `files`.
 _FILES = ("files", "files[]")

@@ -11,9 +11,9 @@ from django.db.models import Sum
 
 from core.db.db_threads import in_db_thread
 from core.errors import InvalidValue, TooManySkills
-from responses.skills import reader, selectors
-from responses.skills.bundle import Bundle
-from responses.skills.models import Skill, SkillVersion
+from skills import reader, selectors
+from skills.bundle import Bundle
+from skills.models import Skill, SkillVersion
 from tenants import scope
 from tenants.audit import audit
 from tenants.models import Team

@@ -1,9 +1,9 @@
 """Access to containers and their files: the only place where objects are looked up for a caller."""
 
+from containers import selectors
+from containers.models import Container, ContainerFile
 from core.clock import now
 from core.errors import ContainerExpired
-from responses.containers import selectors
-from responses.containers.models import Container, ContainerFile
 from tenants.principal import Principal
 
 

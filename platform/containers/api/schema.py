@@ -5,14 +5,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from containers.models import IDLE_MINUTES
+from containers.policy import NetworkPolicy
 from core.errors import BadRequest, MissingParameter, MutuallyExclusive
 from core.http.nulls import read
 from core.http.rendering import parse_form_in_memory
 from core.http.validation import FileId, parse_json
 from core.http.wire import Wire
-from responses.containers.models import IDLE_MINUTES
-from responses.containers.policy import NetworkPolicy
-from responses.skills.schema import Skills
+from skills.schema import Skills
 
 MAX_FILES = 50
 MemoryLimit = Literal["1g", "4g", "16g", "64g"]

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from core.compute.pool import Computation, ComputationFailed, TooCostly, compute
 from core.errors import InvalidValue
-from responses.skills import bundle as bundles
-from responses.skills.bundle import MAX_TOTAL_BYTES, Bundle, BundleFile
+from skills import bundle as bundles
+from skills.bundle import MAX_TOTAL_BYTES, Bundle, BundleFile
 
 _MIB = 1024 * 1024
 _ARCHIVE = Computation(

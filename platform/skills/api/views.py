@@ -8,9 +8,9 @@ from core.db.db_threads import in_db_thread
 from core.http.asgi import header
 from core.http.endpoints import BINARY, BOOLEAN, STRING, UNIX_TIME, ApiObject, Endpoint
 from core.http.pagination import PageRequest, page_argument
-from responses.skills import access, selectors, services
-from responses.skills.api.schema import UpdateSkill, read_skill, read_version
-from responses.skills.models import Skill, SkillVersion
+from skills import access, selectors, services
+from skills.api.schema import UpdateSkill, read_skill, read_version
+from skills.models import Skill, SkillVersion
 from tenants import scope
 from tenants.models import Scope
 from tenants.views import ApiRequest, ApiView

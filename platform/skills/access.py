@@ -1,7 +1,7 @@
 """Access to skills and their versions: the only place where objects are looked up for a caller."""
 
-from responses.skills import selectors
-from responses.skills.models import Skill, SkillVersion
+from skills import selectors
+from skills.models import Skill, SkillVersion
 from tenants.principal import Principal
 
 

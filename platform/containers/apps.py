@@ -4,6 +4,6 @@ from django.apps import AppConfig
 
 
 class ContainersConfig(AppConfig):
-    name = "responses.containers"
+    name = "containers"
     label = "containers"
     verbose_name = "Containers"

@@ -4,6 +4,6 @@ from django.apps import AppConfig
 
 
 class SkillsConfig(AppConfig):
-    name = "responses.skills"
+    name = "skills"
     label = "skills"
     verbose_name = "Skills"

@@ -1,6 +1,6 @@
 import django.db.models.deletion
 import core.clock
-import responses.containers.models
+import containers.models
 import tenants.team_models
 from django.db import migrations, models
 
@@ -19,7 +19,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Container',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=responses.containers.models.container_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.team_models.IdField(db_collation='C', default=containers.models.container_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
                 ('api_key', models.ForeignKey(db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.apikey')),
                 ('name', models.CharField(max_length=255)),
@@ -38,7 +38,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='ContainerFile',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=responses.containers.models.container_file_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.team_models.IdField(db_collation='C', default=containers.models.container_file_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
                 ('container', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='files', to='containers.container')),
                 ('path', models.CharField(max_length=1024)),

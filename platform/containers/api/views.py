@@ -10,19 +10,19 @@ from django.http import StreamingHttpResponse
 from django.utils.http import content_disposition_header
 from rest_framework.response import Response
 
+from containers import access, selectors, services
+from containers.api.schema import CreateContainer, read_file
+from containers.models import Container, ContainerFile
+from containers.policy import check_policy
+from containers.services import ContainerSpec
 from core.db.db_threads import in_db_thread
 from core.errors import NotFound
 from core.http.asgi import header
 from core.http.endpoints import BINARY, INTEGER, STRING, UNIX_TIME, ApiObject, Endpoint
 from core.http.pagination import PAGE, PageRequest
 from core.http.query import QueryArgument, parameter
-from responses.containers import access, selectors, services
-from responses.containers.api.schema import CreateContainer, read_file
-from responses.containers.models import Container, ContainerFile
-from responses.containers.policy import check_policy
-from responses.containers.services import ContainerSpec
-from responses.skills.services import find_mountable
 from sandbox.client import OperationFailed
+from skills.services import find_mountable
 from tenants import scope
 from tenants.models import Scope, ToolKind
 from tenants.principal import Principal

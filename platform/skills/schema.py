@@ -8,7 +8,7 @@ from pydantic import Discriminator, Field, Tag
 from conversations.items import by_type
 from core.http.validation import TAG, SkillId
 from core.http.wire import Wire
-from responses.skills.bundle import MAX_DESCRIPTION, MAX_NAME, NAME
+from skills.bundle import MAX_DESCRIPTION, MAX_NAME, NAME
 
 MAX_SKILLS = 50
 # Encoded. The archive is part of the stored response and of its events; larger skills are uploaded once instead.
