@@ -11,7 +11,7 @@ from gateway import api as passthrough
 from gateway.anthropic import api as messages
 from gateway.audio import api as audio
 from gateway.chat import api as chat_completions
-from responses.api import usage, vector_stores, views, webhooks
+from responses.api import usage, views, webhooks
 from responses.requests import conversation_items
 from server import me
 from skills.api import views as skills
@@ -27,6 +27,7 @@ from tenants.api import (
     users,
 )
 from tenants.views import ApiView
+from vectors import api as vector_stores
 
 MODULES = (
     views,

@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations fa5db43d0aaed95d7d6ad3af3e146ad75faea6144598d24c4f1a06a82b0db8ee
+-- PostgreSQL 18, migrations fc34e0024335379f6e1d5461d5dd3f87e70b933b7c131752c7f44ba9c951e6d3
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER

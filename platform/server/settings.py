@@ -98,7 +98,18 @@ INSTALLED_APPS = [
     "skills",
     "containers",
     "responses",
+    "vectors",
     "seeding",
+]
+# Plug-ins of the hosted tools (`responses.tools.plugin.ToolPlugin`).
+HOSTED_TOOLS = [
+    "tools.mcp.plugin.McpPlugin",
+    "tools.file_search.plugin.FileSearchPlugin",
+    "tools.web_search.plugin.WebSearchPlugin",
+    "tools.code_interpreter.plugin.ContainerPlugin",
+    "tools.image_generation.plugin.ImageGenerationPlugin",
+    # Last, because it has to find the deferred tools of the others.
+    "tools.tool_search.plugin.ToolSearchPlugin",
 ]
 
 # For the site only. API requests bypass the middleware (`server.asgi`): they have no sessions, cookies or CSRF tokens,

@@ -1,1 +1,1 @@
-"""Hosted tools, one folder per kind, and the registry that assembles the tools of a run."""
+"""Interface of hosted tools, their approvals, and the registry that assembles the tools of a run."""

@@ -1,7 +1,7 @@
 """Interface of a kind of hosted tool: how a request enables it, and the tools it adds to a run.
 
-Every package of `responses.tools` has a module `plugin` with one subclass of `ToolPlugin`; `registry` lists them. Only
-the classes of items are elsewhere: stored items have to stay readable without the tools (docs/howto/add-a-tool.md).
+Every package of `tools` has a module `plugin` with one subclass of `ToolPlugin`; the setting `HOSTED_TOOLS` lists them.
+Only the classes of items are elsewhere: stored items stay readable without the tools (docs/howto/add-a-tool.md).
 """
 
 from collections.abc import Callable, Mapping, Sequence

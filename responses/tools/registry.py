@@ -1,9 +1,12 @@
-"""Tool registry: the plug-ins of all hosted tools, and the tools of a run built from those that its request enables."""
+"""Tool registry: the plug-ins that the settings name, and the tools of a run, built from those its request enables."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+
+from django.conf import settings
+from django.utils.module_loading import import_string
 
 from conversations.items import StoredItem
 from core.db.db_threads import in_db_thread
@@ -21,13 +24,7 @@ from responses.schema.choices import is_forced
 from responses.schema.tools import ToolParam, UnavailableTool, shown_tools
 from responses.tools import approvals
 from responses.tools.card import Card
-from responses.tools.code_interpreter.plugin import ContainerPlugin
-from responses.tools.file_search.plugin import FileSearchPlugin
-from responses.tools.image_generation.plugin import ImageGenerationPlugin
-from responses.tools.mcp.plugin import McpPlugin
 from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
-from responses.tools.tool_search.plugin import ToolSearchPlugin
-from responses.tools.web_search.plugin import WebSearchPlugin
 from tenants.principal import Principal
 
 PLUGINS: list[ToolPlugin] = []
@@ -41,15 +38,7 @@ def register(*plugins: ToolPlugin) -> None:
         HISTORY.update(plugin.history)
 
 
-register(
-    McpPlugin(),
-    FileSearchPlugin(),
-    WebSearchPlugin(),
-    ContainerPlugin(),
-    ImageGenerationPlugin(),
-    # Last, because it has to find the deferred tools of the others.
-    ToolSearchPlugin(),
-)
+register(*(import_string(path)() for path in settings.HOSTED_TOOLS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

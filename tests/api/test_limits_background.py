@@ -12,7 +12,7 @@ from django.db.models import QuerySet
 from core.clock import now
 from core.periods import bounds
 from responses.models import Response
-from responses.tasks import wake_blocked_runs
+from server.tasks import wake_blocked_runs
 from tenants import scope
 from tenants.limits.guard import rebuild_sync
 from tenants.limits.services import set_budget, set_limits

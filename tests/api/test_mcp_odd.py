@@ -5,11 +5,11 @@ from typing import Any
 import mcp_types as types
 import pytest
 
-from responses.tools.mcp.sessions import MAX_LIST_BYTES
 from tests.support.api import Api, error
 from tests.support.mcp_requests import of, tool
 from tests.support.mcp_servers import McpServer, mcp_server
 from tests.support.upstream import Script
+from tools.mcp.sessions import MAX_LIST_BYTES
 
 FUNCTION = {"type": "function", "name": "box__add", "parameters": {"type": "object"}}
 NAMESPACE = {"type": "namespace", "name": "box", "description": "", "tools": [{**FUNCTION, "name": "add"}]}

@@ -12,13 +12,13 @@ from aiohttp import web
 from core.work import worker_loop
 from providers.clients import close_clients
 from responses.models.vector_stores import VectorStoreFile
-from responses.vectors import ingestion
 from tenants import scope, services
 from tenants.models import Team, UsageRecord
 from tests.support import documents
 from tests.support.aiohttp_server import serving
 from tests.support.api import Api, error, ok
 from tests.support.vector_stores import StoreClient, read_waiting_files, upload
+from vectors import ingestion
 
 pytestmark = pytest.mark.usefixtures("no_worker")
 WORDS = "Herons nest in old oaks."

@@ -11,11 +11,11 @@ from core.egress import Egress
 from core.egress_policy import AllowList
 from engine.calls.outcomes import ToolResult
 from engine.turn import Call
-from responses.tools.web_search.engines import SearXNG
-from responses.tools.web_search.execution import WebSearchTool
-from responses.tools.web_search.pages import PageReader, UnreadablePage, find_matches
 from tests.support import documents
 from tests.support.search_engine import SearchServer, search_server
+from tools.web_search.engines import SearXNG
+from tools.web_search.execution import WebSearchTool
+from tools.web_search.pages import PageReader, UnreadablePage, find_matches
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,6 @@ IMPORTS = {
     "responses.runs.reservations": 21,
     "responses.runs.runner": 21,
     "seeding.runs": 24,
-    "responses.tools.registry": 24,
 }
 # As above, of parameters of functions.
 PARAMETERS = {

@@ -9,11 +9,11 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from core.telemetry import metrics
 from guide import commands
-from responses.tools.mcp.schema import McpToolParam
 from tests.docs.blocks import ROOT, blocks
 from tests.support.api import Api
 from tests.support.waiting import PATIENCE
 from tests.support.web import WebProcess
+from tools.mcp.schema import McpToolParam
 
 
 @pytest.mark.slow

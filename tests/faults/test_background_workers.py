@@ -12,7 +12,7 @@ from django.conf import settings
 
 from core.clock import now
 from responses.models import Response
-from responses.tasks import sweep_dead_runs
+from server.tasks import sweep_dead_runs
 from tenants import scope
 from tenants.models import UsageRecord
 from tests.support.api import Api, MakeApi

@@ -17,7 +17,6 @@ from conversations.models import File
 from core.clock import now
 from demo_upstream.app import create_app
 from responses.models.vector_stores import VectorChunk, VectorStore, VectorStoreFile
-from responses.vectors import services
 from tenants import scope
 from tests.support.aiohttp_server import serving
 from tests.support.api import Api, ok
@@ -25,6 +24,7 @@ from tests.support.sampling import SEED, sized
 from tests.support.vector_stores import upload, use_demo_embeddings
 from tests.support.web import WebProcess
 from tests.support.workers import WorkerProcess
+from vectors import services
 
 RACES = sized(24, full=1_000)
 AT_ONCE = 6

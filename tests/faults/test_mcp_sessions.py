@@ -7,9 +7,9 @@ import pytest
 
 from core.egress import Egress
 from core.egress_policy import AllowList
-from responses.tools.mcp.servers import RemoteServer
-from responses.tools.mcp.sessions import McpSessions, ServerFailed, Timeouts
 from tests.support.mcp_servers import LONG_TEXT, McpServer, mcp_server
+from tools.mcp.servers import RemoteServer
+from tools.mcp.sessions import McpSessions, ServerFailed, Timeouts
 
 OPEN = Egress(allow=AllowList.parse(["127.0.0.1"]))
 

@@ -17,13 +17,13 @@ from core.egress import default
 from responses.lifecycle import queue
 from responses.models import Response
 from responses.models.vector_stores import EntryStatus, VectorStore, VectorStoreFile
-from responses.vectors import ingestion
 from responses.webhooks.models import WebhookDelivery
 from responses.webhooks.queue import PER_ENDPOINT, WebhookChannel
 from tenants import scope
 from tenants.models import Team
 from tests.support.api import Caller, MakeCaller
 from tests.support.webhooks import add_endpoint, announce
+from vectors import ingestion
 
 MANY = 100_000
 MOST_MS = 50.0

@@ -19,16 +19,16 @@ from engine.steps import RunEnded
 from responses.lifecycle import resume
 from responses.models import Response
 from responses.runs.recorder import Recorder
-from responses.tools.code_interpreter.execution import CodeInterpreter
-from responses.tools.code_interpreter.run_container import run_containers
-from responses.tools.code_interpreter.shell import HostedShell
-from responses.tools.file_search.execution import FileSearchTool
 from tenants import scope
 from tests.support.api import Caller
 from tests.support.chunks import Chunk, calls, text
 from tests.support.sandboxes import Sandbox
 from tests.support.scripted import ScriptedModel
 from tests.support.stored_runs import Begun, abegin, body_of, everything_written
+from tools.code_interpreter.execution import CodeInterpreter
+from tools.code_interpreter.run_container import run_containers
+from tools.code_interpreter.shell import HostedShell
+from tools.file_search.execution import FileSearchTool
 
 Json = dict[str, Any]
 Turns = Sequence[list[Chunk]]

@@ -17,12 +17,12 @@ from responses.models import Response
 from responses.passthrough.images import GeneratedImage, ImageRequest
 from responses.requests.attachments import TeamAttachments
 from responses.runs.recorder import Recorder
-from responses.tools.image_generation.execution import ImageGenerationTool
 from tenants import scope
 from tests.support.api import Caller
 from tests.support.chunks import calls, text
 from tests.support.scripted import ScriptedModel
 from tests.support.stored_runs import Begun, abegin, body_of, everything_written
+from tools.image_generation.execution import ImageGenerationTool
 
 TOOL: dict[str, Any] = {"type": "image_generation", "partial_images": 1}
 TURNS = (calls(image_generation='{"prompt":"A cat"}'), text("Done."))

@@ -21,11 +21,6 @@ from responses.models import Approval, Response
 from responses.runs.recorder import Recorder
 from responses.tools import approvals
 from responses.tools.approvals import GrantedApproval
-from responses.tools.mcp import request as mcp
-from responses.tools.mcp.catalogue import AvailableTool
-from responses.tools.mcp.execution import McpTools
-from responses.tools.mcp.servers import ApprovalPolicy, ListedTool, RemoteServer
-from responses.tools.mcp.sessions import McpSessions
 from tenants import scope
 from tests.support.api import Caller
 from tests.support.chunks import Chunk, chunk, text, usage
@@ -33,6 +28,11 @@ from tests.support.mcp_requests import tool
 from tests.support.mcp_servers import McpServer, mcp_server
 from tests.support.scripted import ScriptedModel
 from tests.support.stored_runs import Begun, abegin, body_of, everything_written
+from tools.mcp import request as mcp
+from tools.mcp.catalogue import AvailableTool
+from tools.mcp.execution import McpTools
+from tools.mcp.servers import ApprovalPolicy, ListedTool, RemoteServer
+from tools.mcp.sessions import McpSessions
 
 OPEN = Egress(allow=AllowList.parse(["127.0.0.1"]))
 

@@ -27,13 +27,13 @@ from responses.models.batches import Batch
 from responses.models.vector_stores import VectorStore, VectorStoreFile
 from responses.runs import selectors
 from responses.runs.selectors import ResponseFilter
-from responses.vectors import selectors as vectors
 from responses.webhooks import services as webhooks
 from responses.webhooks.models import WebhookEndpoint
 from skills import selectors as skills
 from skills.models import Skill, SkillVersion
 from tenants import directory, scope
 from tests.support.api import Caller, MakeCaller
+from vectors import selectors as vectors
 
 pytestmark = pytest.mark.usefixtures("database")
 START = datetime(2026, 1, 1, tzinfo=UTC)

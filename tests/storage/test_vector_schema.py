@@ -8,9 +8,9 @@ from django.db import connection, transaction
 from conversations.models import File, FileState
 from core.errors import UnsupportedValue
 from responses.models.vector_stores import VectorChunk, VectorEmbedding, VectorStore, VectorStoreFile
-from responses.vectors import schema, search
 from tenants import scope
 from tests.support.api import Caller
+from vectors import schema, search
 
 
 def test_a_missing_vector_table_is_reported(database: None) -> None:

@@ -88,13 +88,13 @@ _WITHOUT_SETTINGS = (
     "responses.schema.file_search",
     "responses.schema.images",
     "skills.bundle",
-    "responses.tools.code_interpreter.schema",
-    "responses.tools.file_search.schema",
-    "responses.tools.image_generation.schema",
-    "responses.tools.mcp.schema",
-    "responses.tools.tool_search.schema",
-    "responses.tools.web_search.execution",
-    "responses.vectors.requests",
+    "tools.code_interpreter.schema",
+    "tools.file_search.schema",
+    "tools.image_generation.schema",
+    "tools.mcp.schema",
+    "tools.tool_search.schema",
+    "tools.web_search.execution",
+    "vectors.requests",
 )
 """Modules of the platform that read no settings while they are loaded; without settings, reading one is an error."""
 _MOST_TEMPLATES = 4

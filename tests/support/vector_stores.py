@@ -6,11 +6,11 @@ from typing import Any
 from core.db.db_threads import in_db_thread
 from core.work import worker_loop
 from providers.clients import close_clients
-from responses.vectors import ingestion
 from tenants import scope, services
 from tenants.models import Team
 from tests.support.api import Api, ok
 from tests.support.waiting import eventually
+from vectors import ingestion
 
 EMBEDDER = "demo-embedding-d0"
 """The demo embedding model under a name that no other test uses."""

@@ -2,7 +2,7 @@
 
 import random
 
-from responses.vectors.chunking import passages
+from vectors.chunking import passages
 
 
 def test_a_short_text_is_one_passage() -> None:

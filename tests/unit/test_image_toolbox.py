@@ -13,12 +13,12 @@ from engine.loop import Run
 from engine.state import RunState
 from engine.steps import Step, ToolsReturned
 from responses.passthrough.images import GeneratedImage, ImageRequest
-from responses.tools.image_generation.execution import ImageGenerationTool
 from tests.support.chunks import text
 from tests.support.mcp_requests import calling
 from tests.support.runs import context, events_of, on_the_wire
 from tests.support.scripted import ScriptedModel, ScriptedTools
 from tests.support.streams import assert_well_formed
+from tools.image_generation.execution import ImageGenerationTool
 
 TOOL = {"type": "image_generation", "partial_images": 2}
 ASKED = calling(("image_generation", '{"prompt":"A"}'), ("image_generation", '{"prompt":"B"}'))

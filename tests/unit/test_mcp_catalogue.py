@@ -3,8 +3,8 @@
 from typing import Any
 
 from conversations.items import McpListTools, ToolSearchOutput
-from responses.tools.mcp.catalogue import ToolCatalogue
-from responses.tools.mcp.servers import RemoteServer
+from tools.mcp.catalogue import ToolCatalogue
+from tools.mcp.servers import RemoteServer
 
 SHOWN = {"type": "mcp", "server_label": "box", "server_url": "https://box.test", "allowed_tools": None}
 LISTED: list[dict[str, Any]] = [

@@ -8,8 +8,8 @@ import pytest
 from engine.calls.outcomes import ToolResult
 from engine.state import OutputItem, RunState
 from engine.turn import Call
-from responses.tools.tool_search.execution import ToolSearch, searches
 from tests.support.runs import context
+from tools.tool_search.execution import ToolSearch, searches
 
 
 def tool(name: str, description: str, **properties: Any) -> dict[str, Any]:

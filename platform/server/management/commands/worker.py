@@ -27,7 +27,6 @@ from responses.lifecycle.isolation import IsolatedProcesses
 from responses.lifecycle.queue import MESSAGE
 from responses.lifecycle.worker import Dispatcher
 from responses.runs import store
-from responses.vectors.ingestion import Ingestion
 from responses.webhooks.queue import WebhookChannel
 from server import metrics_server, warm_up
 from server.celery import app
@@ -35,6 +34,7 @@ from server.http_server import allow_many_sockets, freeze_startup_objects
 from server.safety import refuse_unsafe_start
 from tenants.notifications.mail import MailChannel
 from tenants.outbox.delivery_worker import DeliveryChannel, DeliveryWorker
+from vectors.ingestion import Ingestion
 
 logger = logging.getLogger(__name__)
 _isolated = IsolatedProcesses()

@@ -9,15 +9,15 @@ from core import egress
 from engine.calls.toolbox import HostedTool
 from responses.schema.tools import ToolParam
 from responses.tools.plugin import Limitation, NewToolRequest, ToolPlugin, ToolRequest
-from responses.tools.web_search import card
-from responses.tools.web_search.engines import ENGINES
-from responses.tools.web_search.execution import WebSearchTool
-from responses.tools.web_search.history import past_call
-from responses.tools.web_search.pages import PageReader
-from responses.tools.web_search.schema import WEB_SEARCH_TYPES, WebSearchParam, WebSearchPreviewParam
 from tenants import directory
 from tenants.directory import SearchEngineSettings
 from tenants.models import ToolKind
+from tools.web_search import card
+from tools.web_search.engines import ENGINES
+from tools.web_search.execution import WebSearchTool
+from tools.web_search.history import past_call
+from tools.web_search.pages import PageReader
+from tools.web_search.schema import WEB_SEARCH_TYPES, WebSearchParam, WebSearchPreviewParam
 
 
 class WebSearchPlugin(ToolPlugin):

@@ -19,9 +19,9 @@ from engine.calls.toolbox import HostedTool, hosted_function
 from engine.citation_markers import HOW_TO_CITE
 from engine.events.types import Body
 from engine.turn import Call, FunctionTool
-from responses.tools.web_search.engines import Engine, EngineResult, Query
-from responses.tools.web_search.pages import PageReader, UnreadablePage, WebPage, find_matches
-from responses.tools.web_search.schema import WEB_SEARCH_FUNCTIONS
+from tools.web_search.engines import Engine, EngineResult, Query
+from tools.web_search.pages import PageReader, UnreadablePage, WebPage, find_matches
+from tools.web_search.schema import WEB_SEARCH_FUNCTIONS
 
 _SEARCH, _OPEN, _FIND = WEB_SEARCH_FUNCTIONS
 _MAX_QUERIES = 4

@@ -6,10 +6,10 @@ from typing import Any
 from responses.models.vector_stores import VectorStore
 from responses.runs.identity import UsageAccount
 from responses.schema.file_search import RankingOptions
-from responses.tools.file_search.schema import DEFAULT_RESULTS, FileSearchToolParam
-from responses.vectors import search
-from responses.vectors.search import SearchRequest
 from tenants import scope
+from tools.file_search.schema import DEFAULT_RESULTS, FileSearchToolParam
+from vectors import search
+from vectors.search import SearchRequest
 
 
 class StoreSearcher:

@@ -12,8 +12,8 @@ from engine.calls.toolbox import HostedTool, hosted_function
 from engine.events.types import Body
 from engine.state import RunContext, RunState
 from engine.turn import Call, FunctionTool
-from responses.tools.code_interpreter.run_container import CODE_INTERPRETER, RunContainer, error_text, file_references
 from sandbox.client import OperationFailed, SandboxUnavailable
+from tools.code_interpreter.run_container import CODE_INTERPRETER, RunContainer, error_text, file_references
 
 PYTHON = "python"
 _MAX_LOGS = 60_000

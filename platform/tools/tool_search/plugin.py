@@ -6,9 +6,9 @@ from typing_extensions import override
 
 from engine.calls.toolbox import HostedTool
 from responses.tools.plugin import ToolPlugin, ToolRequest
-from responses.tools.tool_search import card
-from responses.tools.tool_search.execution import NAME, DeferredTools, searches
-from responses.tools.tool_search.schema import ToolSearchParam
+from tools.tool_search import card
+from tools.tool_search.execution import NAME, DeferredTools, searches
+from tools.tool_search.schema import ToolSearchParam
 
 
 class ToolSearchPlugin(ToolPlugin):

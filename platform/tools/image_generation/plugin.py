@@ -9,14 +9,14 @@ from engine.calls.toolbox import HostedTool
 from responses.passthrough.images import UNCONFIGURED, TeamImageGenerator, check_image_model
 from responses.requests.attachments import TeamAttachments
 from responses.schema.tools import ToolParam
-from responses.tools.image_generation import card
-from responses.tools.image_generation.execution import NAME, ImageGenerationTool
-from responses.tools.image_generation.history import past_call
-from responses.tools.image_generation.schema import ImageGenerationParam
 from responses.tools.plugin import Limitation, NewToolRequest, ToolPlugin, ToolRequest
 from tenants import directory
 from tenants.capabilities import Capabilities
 from tenants.models import Scope, ToolKind
+from tools.image_generation import card
+from tools.image_generation.execution import NAME, ImageGenerationTool
+from tools.image_generation.history import past_call
+from tools.image_generation.schema import ImageGenerationParam
 
 
 class ImageGenerationPlugin(ToolPlugin):

@@ -11,7 +11,7 @@ import orjson
 from conversations.items import McpListTools, ToolSearchOutput
 from engine.calls.client_tools import upstream_name
 from engine.turn import CallForm, FunctionTool
-from responses.tools.mcp.servers import ListedTool, RemoteServer, ToolFilter
+from tools.mcp.servers import ListedTool, RemoteServer, ToolFilter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

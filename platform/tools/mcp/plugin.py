@@ -9,15 +9,15 @@ from core import egress
 from engine.calls.toolbox import HostedTool
 from responses.schema.tools import ToolParam
 from responses.tools import approvals
-from responses.tools.mcp import card
-from responses.tools.mcp import request as servers
-from responses.tools.mcp.execution import McpTools
-from responses.tools.mcp.history import past_call
-from responses.tools.mcp.schema import McpToolParam, is_built_in
-from responses.tools.mcp.servers import RemoteServer
-from responses.tools.mcp.sessions import McpSessions
 from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
 from tenants.models import ToolKind
+from tools.mcp import card
+from tools.mcp import request as servers
+from tools.mcp.execution import McpTools
+from tools.mcp.history import past_call
+from tools.mcp.schema import McpToolParam, is_built_in
+from tools.mcp.servers import RemoteServer
+from tools.mcp.sessions import McpSessions
 
 
 class McpPlugin(ToolPlugin):

@@ -13,8 +13,8 @@ from engine.calls.toolbox import HostedTool
 from engine.events.types import Body
 from engine.state import RunContext, RunState
 from engine.turn import Call, CallForm, FunctionTool
-from responses.tools.code_interpreter.run_container import RunContainer, error_text, file_references
 from sandbox.client import OperationFailed, SandboxUnavailable
+from tools.code_interpreter.run_container import RunContainer, error_text, file_references
 
 NAME = "shell"
 _MAX_COMMANDS = 20

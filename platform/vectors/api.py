@@ -18,8 +18,12 @@ from core.http.pagination import PAGE, PageRequest
 from core.http.query import QueryArgument, choice, parameter
 from responses.models.vector_stores import EntryStatus
 from responses.runs.identity import UsageAccount
-from responses.vectors import search, selectors, services
-from responses.vectors.requests import (
+from tenants import scope
+from tenants.models import Scope
+from tenants.principal import Principal
+from tenants.views import ApiRequest, ApiView
+from vectors import search, selectors, services
+from vectors.requests import (
     AttachFile,
     AttachFiles,
     CreateStore,
@@ -28,12 +32,8 @@ from responses.vectors.requests import (
     UpdateStore,
     UpdateStoreFile,
 )
-from responses.vectors.search import SearchRequest
-from responses.vectors.selectors import public_batch, public_entry, public_store
-from tenants import scope
-from tenants.models import Scope
-from tenants.principal import Principal
-from tenants.views import ApiRequest, ApiView
+from vectors.search import SearchRequest
+from vectors.selectors import public_batch, public_entry, public_store
 
 _COUNTS: Schema = dict.fromkeys((*EntryStatus.values, "total"), INTEGER)
 _FILE_COUNTS: Schema = {"type": "object", "properties": _COUNTS, "required": list(_COUNTS)}

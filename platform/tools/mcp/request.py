@@ -8,10 +8,10 @@ import orjson
 from core import egress
 from core.crypto import decrypt, encrypt
 from core.errors import EgressRefused, InvalidValue
-from responses.tools.mcp.schema import McpToolParam
-from responses.tools.mcp.servers import ApprovalPolicy, RemoteServer, ToolFilter
 from tenants import directory
 from tenants.principal import Principal
+from tools.mcp.schema import McpToolParam
+from tools.mcp.servers import ApprovalPolicy, RemoteServer, ToolFilter
 
 
 async def servers(tools: Sequence[object], *, principal: Principal) -> list[RemoteServer]:

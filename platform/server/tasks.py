@@ -1,4 +1,7 @@
-"""Celery tasks, which only call functions that work without Celery. Their schedule is in the settings."""
+"""Celery tasks, which only call functions that work without Celery. Their schedule is in the settings.
+
+Their names are those of 0.2.0, so that workers of both versions can run them.
+"""
 
 from celery import shared_task
 
@@ -9,11 +12,11 @@ from responses.lifecycle import blocked, partitions, sweeper
 from responses.lifecycle.worker import Dispatcher
 from responses.rollups import aggregate
 from responses.runs import open_calls
-from responses.vectors import services as vector_stores
-from responses.vectors.ingestion import Ingestion
 from responses.webhooks.models import WebhookDelivery
 from tenants.limits import sweeper as limits_sweeper
 from tenants.outbox import queue as outbox
+from vectors import services as vector_stores
+from vectors.ingestion import Ingestion
 
 
 @shared_task(name="responses.tasks.sweep_dead_runs", expires=30)

@@ -20,7 +20,7 @@ from engine.state import RunContext, RunState
 from engine.turn import Call, FunctionTool
 from responses.passthrough.images import GeneratedImage, ImageRequest
 from responses.schema.images import MAX_EDIT_IMAGES
-from responses.tools.image_generation.schema import FORWARDED
+from tools.image_generation.schema import FORWARDED
 
 NAME = "image_generation"
 # Image models may take several minutes for one high-quality image.

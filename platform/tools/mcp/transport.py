@@ -19,7 +19,7 @@ from typing_extensions import override
 from core.egress import Egress
 from core.errors import ApiError
 from core.json import lenient_json
-from responses.tools.mcp.servers import RemoteServer
+from tools.mcp.servers import RemoteServer
 
 # Limit of one event or one JSON body. The SDK bounds events only, and reads a JSON body completely before parsing it.
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024

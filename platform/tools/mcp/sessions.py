@@ -20,8 +20,8 @@ from core.egress import Egress
 from core.errors import ApiError
 from core.json.storable_json import without_nul
 from engine.spans import Activity, Span, span
-from responses.tools.mcp.servers import ListedTool, RemoteServer
-from responses.tools.mcp.transport import MAX_MESSAGE_BYTES, TransportFailure, http_client, transport_failure
+from tools.mcp.servers import ListedTool, RemoteServer
+from tools.mcp.transport import MAX_MESSAGE_BYTES, TransportFailure, http_client, transport_failure
 
 if TYPE_CHECKING:
     from mcp import Client

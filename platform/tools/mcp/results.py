@@ -7,8 +7,8 @@ import orjson
 
 from core.json.storable_json import without_nul
 from engine.calls.outcomes import ToolResult
-from responses.tools.mcp.servers import RemoteServer
-from responses.tools.mcp.sessions import ServerFailed
+from tools.mcp.servers import RemoteServer
+from tools.mcp.sessions import ServerFailed
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult, ContentBlock

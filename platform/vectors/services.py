@@ -11,12 +11,12 @@ from core.clock import now
 from core.errors import InvalidValue
 from core.work.worker_messages import WorkerMessage
 from responses.models.vector_stores import EntryStatus, VectorStore, VectorStoreBatch, VectorStoreFile
-from responses.vectors import embedding, schema, selectors
-from responses.vectors.removal import lock_store, remove_files
-from responses.vectors.requests import AttachFile, CreateStore, UpdateStore
 from tenants import scope
 from tenants.audit import audit
 from tenants.principal import Principal
+from vectors import embedding, schema, selectors
+from vectors.removal import lock_store, remove_files
+from vectors.requests import AttachFile, CreateStore, UpdateStore
 
 # Expires soon, because the schedule sends the same task.
 _FILES_WAITING = WorkerMessage("responses.tasks.ingest_files", expires=60)

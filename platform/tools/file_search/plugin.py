@@ -7,14 +7,14 @@ from typing_extensions import override
 from conversations.items import FileSearchCall
 from core.db.db_threads import in_db_thread
 from engine.calls.toolbox import HostedTool
-from responses.tools.file_search import card
-from responses.tools.file_search.execution import FileSearchTool
-from responses.tools.file_search.history import past_call
-from responses.tools.file_search.schema import FileSearchToolParam
-from responses.tools.file_search.searcher import StoreSearcher
 from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
-from responses.vectors import search
 from tenants.models import ToolKind
+from tools.file_search import card
+from tools.file_search.execution import FileSearchTool
+from tools.file_search.history import past_call
+from tools.file_search.schema import FileSearchToolParam
+from tools.file_search.searcher import StoreSearcher
+from vectors import search
 
 
 class FileSearchPlugin(ToolPlugin):

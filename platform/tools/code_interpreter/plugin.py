@@ -8,15 +8,15 @@ from conversations.items import CodeInterpreterCall
 from engine.calls.toolbox import HostedTool
 from responses.requests import tool_offer
 from responses.schema.tools import ToolParam
-from responses.tools.code_interpreter import card
-from responses.tools.code_interpreter.execution import CodeInterpreter
-from responses.tools.code_interpreter.history import past_call
-from responses.tools.code_interpreter.run_container import check_containers, container_requests, run_containers
-from responses.tools.code_interpreter.schema import AnyShellParam, CodeInterpreterParam
-from responses.tools.code_interpreter.shell import HostedShell
-from responses.tools.mcp.schema import is_built_in
 from responses.tools.plugin import NewToolRequest, ToolPlugin, ToolRequest
 from tenants.models import ToolKind
+from tools.code_interpreter import card
+from tools.code_interpreter.execution import CodeInterpreter
+from tools.code_interpreter.history import past_call
+from tools.code_interpreter.run_container import check_containers, container_requests, run_containers
+from tools.code_interpreter.schema import AnyShellParam, CodeInterpreterParam
+from tools.code_interpreter.shell import HostedShell
+from tools.mcp.schema import is_built_in
 
 
 class ContainerPlugin(ToolPlugin):

@@ -35,10 +35,10 @@ from engine.steps import CallRecord, Emitted, ToolsPrepared
 from engine.turn import Call, FunctionTool
 from responses.requests.tool_offer import ToolOffer
 from responses.tools.approvals import GrantedApproval
-from responses.tools.mcp import results
-from responses.tools.mcp.catalogue import AvailableTool, ToolCatalogue
-from responses.tools.mcp.servers import ListedTool, RemoteServer
-from responses.tools.mcp.sessions import McpSessions, ServerFailed
+from tools.mcp import results
+from tools.mcp.catalogue import AvailableTool, ToolCatalogue
+from tools.mcp.servers import ListedTool, RemoteServer
+from tools.mcp.sessions import McpSessions, ServerFailed
 
 KIND = "mcp"
 # Statuses that the client can act on, by sending other credentials: they become the status of its own request.

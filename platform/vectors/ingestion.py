@@ -27,11 +27,11 @@ from core.work.work_queue import WorkLoop
 from providers.clients import UpstreamFailed
 from responses.models.vector_stores import EntryStatus, VectorChunk, VectorEmbedding, VectorStoreFile
 from responses.runs.identity import UsageAccount
-from responses.vectors import embedding
-from responses.vectors.chunking import passages
-from responses.vectors.embedding import Vector
-from responses.vectors.removal import lock_store
 from tenants import scope
+from vectors import embedding
+from vectors.chunking import passages
+from vectors.embedding import Vector
+from vectors.removal import lock_store
 
 logger = logging.getLogger(__name__)
 _LEASE = timedelta(seconds=60)

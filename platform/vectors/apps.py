@@ -1,0 +1,21 @@
+"""Django configuration of vector stores, whose tables are among those of responses."""
+
+from django.apps import AppConfig, apps
+from django.db.models.signals import post_migrate
+from typing_extensions import override
+
+
+class VectorsConfig(AppConfig):
+    """Connects the schema that migrations cannot create, and the removal of files."""
+
+    name = "vectors"
+    verbose_name = "Vector stores"
+
+    @override
+    def ready(self) -> None:
+        """Connect the receivers of signals."""
+        from vectors import removal, schema
+
+        # Sent for apps with models only.
+        post_migrate.connect(schema.prepare, sender=apps.get_app_config("responses"))
+        removal.connect()
