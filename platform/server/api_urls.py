@@ -5,13 +5,14 @@ from typing import Any
 from django.urls import path
 
 from batches import api as batches
+from billing import api as usage
 from containers.api import views as containers
 from conversations.api import conversations, files
 from gateway import api as passthrough
 from gateway.anthropic import api as messages
 from gateway.audio import api as audio
 from gateway.chat import api as chat_completions
-from responses.api import usage, views, webhooks
+from responses.api import views, webhooks
 from responses.requests import conversation_items
 from server import me
 from skills.api import views as skills

@@ -99,6 +99,8 @@ INSTALLED_APPS = [
     "containers",
     "responses",
     "vectors",
+    "billing",
+    "overview",
     "seeding",
 ]
 # Plug-ins of the hosted tools (`responses.tools.plugin.ToolPlugin`).

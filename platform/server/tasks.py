@@ -5,9 +5,10 @@ Their names are those of 0.2.0, so that workers of both versions can run them.
 
 from celery import shared_task
 
+from billing import budget_alerts
 from containers import services as containers
 from core.work import work_queue
-from responses import budget_alerts, search_index
+from responses import search_index
 from responses.lifecycle import blocked, partitions, sweeper
 from responses.lifecycle.worker import Dispatcher
 from responses.rollups import aggregate

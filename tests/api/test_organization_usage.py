@@ -14,14 +14,14 @@ from django.http import QueryDict
 from django.test.utils import CaptureQueriesContext
 from openai import OpenAI
 
+from billing.reports import kinds
+from billing.reports.query import usage_argument
+from billing.reports.report import usage_page
 from containers.models import Container
 from conversations.models import File
 from core.clock import unix
 from responses.models.vector_stores import VectorStore, VectorStoreFile
 from responses.rollups import aggregate
-from responses.usage import kinds
-from responses.usage.query import usage_argument
-from responses.usage.report import usage_page
 from tenants import directory, scope
 from tenants.models import UsageRecord
 from tests.support.api import Api, Caller, MakeApi, error, ok

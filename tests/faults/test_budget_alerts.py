@@ -2,7 +2,7 @@
 
 from pytest_django import Settings
 
-from responses.budget_alerts import send_alerts
+from billing.budget_alerts import send_alerts
 from tenants.prices import PriceList
 from tests.support.api import Api, Caller
 from tests.support.chunks import chunk, usage

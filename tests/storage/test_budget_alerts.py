@@ -11,8 +11,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
+from billing.budget_alerts import send_alerts
 from core.clock import now
-from responses.budget_alerts import send_alerts
 from responses.rollups import aggregate
 from tenants import scope, services
 from tenants.models import Budget, BudgetCheck, LimitSet, Notification, NotificationKind, UsageRecord

@@ -41,7 +41,7 @@ from console.widgets import (
 from containers.models import Container, ContainerFile
 from conversations.models import File
 from core.clock import now
-from responses.admin.search.lookup import url_of
+from overview.admin.search.lookup import url_of
 from responses.models import ChatCompletion
 from responses.models.batches import Batch, BatchLine
 from responses.models.vector_stores import VectorStore, VectorStoreFile

@@ -8,10 +8,10 @@ from typing import Any
 from django.http import HttpRequest
 from django.urls import reverse
 
+from billing.admin.usage.query import end_of_hour
 from console.widgets import badge, changelist_url, compact, duration, link, when
 from core.clock import now
-from responses.admin.home import Tile
-from responses.admin.usage.query import end_of_hour
+from overview.admin.home import Tile
 from responses.models import Response, Status
 from responses.rollups import histograms
 from responses.rollups.queries import RollupQuery, RollupRow, fetch_rows

@@ -18,8 +18,8 @@ from console import markdown
 from console.widgets import size
 from core.clock import now
 from core.errors import BadRequest
+from overview.admin.search.lookup import rows_of
 from responses.admin import cells
-from responses.admin.search.lookup import rows_of
 from responses.models import Response
 from responses.models.vector_stores import VectorStore
 from responses.requests import rebuild

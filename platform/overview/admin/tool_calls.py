@@ -18,6 +18,8 @@ from django.views.decorators.http import require_safe
 from typing_extensions import override
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, TextFilter
 
+from billing.admin.usage import links
+from billing.admin.usage.query import end_of_hour
 from console import charts
 from console.charts import ChartPoint, Series
 from console.widgets import (
@@ -39,8 +41,6 @@ from console.widgets import (
 from core.clock import now
 from core.http.query import row_number
 from responses.admin import cells
-from responses.admin.usage import links
-from responses.admin.usage.query import end_of_hour
 from responses.models import ToolCall
 from responses.rollups import queries
 from responses.rollups.histograms import quantile

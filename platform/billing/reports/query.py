@@ -13,12 +13,12 @@ from zoneinfo import ZoneInfo, available_timezones
 import orjson
 from django.http import QueryDict
 
+from billing.reports.kinds import COSTS, UsageKind
 from core import periods
 from core.clock import now
 from core.errors import ArrayTooLong, InvalidType, InvalidValue, MissingParameter
 from core.http.endpoints import BOOLEAN, STRING, Schema
 from core.http.query import QueryArgument, choice, integer, parameter
-from responses.usage.kinds import COSTS, UsageKind
 
 Limits = Mapping[str, tuple[int, int]]
 _USAGE_LIMITS: Limits = {"1d": (7, 31), "1h": (24, 168), "1m": (60, 1440)}

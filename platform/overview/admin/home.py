@@ -17,17 +17,17 @@ from django.http import HttpRequest, QueryDict
 from django.urls import reverse
 from django.utils.safestring import SafeString
 
+from billing.admin.budgets import budget_states
+from billing.admin.rejections import rejected, rejections_chart
+from billing.admin.usage import links
+from billing.admin.usage.aggregate import add_sums, buckets, build_report
+from billing.admin.usage.pages import chart, chart_points
+from billing.admin.usage.query import UsageQuery, dollars, end_of_hour, parse_query
 from console import charts
 from console.charts import Chart, Series
 from console.widgets import ago, changelist_url, compact, copyable, duration
 from core.clock import now
 from responses.admin import cells
-from responses.admin.budgets import budget_states
-from responses.admin.rejections import rejected, rejections_chart
-from responses.admin.usage import links
-from responses.admin.usage.aggregate import add_sums, buckets, build_report
-from responses.admin.usage.pages import chart, chart_points
-from responses.admin.usage.query import UsageQuery, dollars, end_of_hour, parse_query
 from responses.models import Response, Status
 from responses.rollups import queries
 from responses.rollups.histograms import BUCKETS, quantile

@@ -11,8 +11,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from typing_extensions import override
 
+from billing import reconcile
 from core.clock import now
-from responses import reconcile
 from tenants import scope
 from tenants.models import Team, Upstream
 

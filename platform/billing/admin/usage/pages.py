@@ -10,13 +10,9 @@ from django.http.response import HttpResponseBase
 from django.urls import reverse
 from django.utils.http import urlencode
 
-from console import charts
-from console.charts import ChartPoint, Series
-from console.widgets import csv_lines
-from core.clock import now
-from responses.admin.usage import links
-from responses.admin.usage.aggregate import UsageReport, build_report
-from responses.admin.usage.pivot import (
+from billing.admin.usage import links
+from billing.admin.usage.aggregate import UsageReport, build_report
+from billing.admin.usage.pivot import (
     AXES,
     MAX_ROWS,
     PIVOT_METRICS,
@@ -27,7 +23,7 @@ from responses.admin.usage.pivot import (
     is_other,
     parse_pivot,
 )
-from responses.admin.usage.query import (
+from billing.admin.usage.query import (
     BUCKETS,
     FILTERS,
     GROUPS,
@@ -41,6 +37,10 @@ from responses.admin.usage.query import (
     parse_query,
     zones,
 )
+from console import charts
+from console.charts import ChartPoint, Series
+from console.widgets import csv_lines
+from core.clock import now
 from responses.rollups import queries
 from tenants.console.roles import EVERY_ROLE, everywhere, teams_for, teams_of
 from tenants.console.site import page, render

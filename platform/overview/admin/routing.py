@@ -12,6 +12,7 @@ from django.http import Http404, HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import reverse
 
+from billing.admin.usage.query import end_of_hour
 from conversations.items import plain_text
 from conversations.items.messages import InputMessage
 from core.clock import now
@@ -19,7 +20,6 @@ from engine.turn import Sampling, TurnRequest
 from providers.clients import UpstreamFailed, close_clients, get
 from providers.event_stream import read_document
 from providers.upstream import UpstreamModel
-from responses.admin.usage.query import end_of_hour
 from responses.rollups import histograms
 from responses.rollups.queries import RollupQuery, fetch_rows
 from responses.rollups.sources import CALLS

@@ -11,11 +11,11 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import reverse
 
+from billing.admin.usage.pages import chart_points, default_zone
+from billing.admin.usage.query import FILTERS, RANGES, UsageQuery, parse_query
 from console import charts
 from console.widgets import csv_lines
 from core.clock import now
-from responses.admin.usage.pages import chart_points, default_zone
-from responses.admin.usage.query import FILTERS, RANGES, UsageQuery, parse_query
 from tenants.admin.limit_forms import limit_label
 from tenants.admin.limits import limits_url
 from tenants.console.roles import EVERY_ROLE, everywhere, teams_for, teams_of

@@ -11,12 +11,12 @@ import orjson
 from django.db import connection
 from django.db.models import Q
 
+from billing.reports.kinds import CODE_INTERPRETER_SESSIONS, COSTS, DIMENSIONS, FILE_SEARCH, VECTOR_STORES, WEB_SEARCH
+from billing.reports.query import UsageQuery
 from core.clock import now, unix
 from responses.rollups import queries
 from responses.rollups.queries import RollupQuery
 from responses.rollups.sources import CALLS
-from responses.usage.kinds import CODE_INTERPRETER_SESSIONS, COSTS, DIMENSIONS, FILE_SEARCH, VECTOR_STORES, WEB_SEARCH
-from responses.usage.query import UsageQuery
 from tenants import scope
 from tenants.models import AdminScope, ApiKey
 from tenants.principal import Principal

@@ -7,8 +7,8 @@ from datetime import datetime
 from functools import reduce
 from typing import Any
 
+from billing.admin.usage.query import MetricKind, UsageQuery
 from core import periods
-from responses.admin.usage.query import MetricKind, UsageQuery
 from responses.rollups import queries
 from responses.rollups.queries import RollupQuery, RollupRow
 from tenants.models import ApiKey, Team, Upstream

@@ -15,8 +15,8 @@ from django.db import connection
 from django.http import QueryDict
 from django.utils.http import urlencode
 
-from responses.admin.usage.aggregate import add_sums
-from responses.admin.usage.query import FILTERS, METRICS, RANGES, Metric, MetricKind, parse_range, parse_zone
+from billing.admin.usage.aggregate import add_sums
+from billing.admin.usage.query import FILTERS, METRICS, RANGES, Metric, MetricKind, parse_range, parse_zone
 from responses.rollups import queries
 from responses.rollups.queries import RollupQuery
 from responses.rollups.sources import CALLS, RESPONSES, RollupSource

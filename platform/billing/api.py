@@ -2,6 +2,10 @@
 
 from rest_framework.response import Response
 
+from billing.reports import kinds
+from billing.reports.kinds import UsageKind
+from billing.reports.query import UsageQuery, usage_argument
+from billing.reports.report import usage_page
 from core.http.endpoints import (
     BOOLEAN,
     INTEGER,
@@ -12,10 +16,6 @@ from core.http.endpoints import (
     Endpoint,
     Schema,
 )
-from responses.usage import kinds
-from responses.usage.kinds import UsageKind
-from responses.usage.query import UsageQuery, usage_argument
-from responses.usage.report import usage_page
 from tenants.models import Scope
 from tenants.views import ApiRequest, ApiView
 

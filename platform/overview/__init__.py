@@ -1,0 +1,1 @@
+"""Console pages that combine what several apps know."""
