@@ -41,7 +41,6 @@ from core.redaction import secrets_of_url
 from core.telemetry import metrics
 from tenants import models, scope
 from tenants.capabilities import Capabilities
-from tenants.limit_models import EVERY_END_USER
 from tenants.models import (
     ADMIN_KEY_PREFIX,
     AdminKey,
@@ -58,6 +57,7 @@ from tenants.models import (
     UnknownUsage,
     WireApi,
 )
+from tenants.models.limits import EVERY_END_USER
 from tenants.prices import UNKNOWN, PriceEntry, PriceList
 from tenants.principal import BudgetLimit, Principal, SubjectKind, SubjectLimits
 

@@ -4,7 +4,7 @@ import django.db.models.deletion
 import django.utils.timezone
 import core.ids
 import core.db.json_text
-import tenants.team_models
+import tenants.models.teams
 from django.db import migrations, models
 
 from core.db.row_security import enable_row_security
@@ -53,7 +53,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Conversation',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=conversations.models.conversation_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', default=conversations.models.conversation_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
                 ('api_key', models.ForeignKey(db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.apikey')),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
@@ -80,7 +80,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='File',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=conversations.models.file_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', default=conversations.models.file_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
                 ('api_key', models.ForeignKey(db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.apikey')),
                 ('filename', models.CharField(max_length=255)),
@@ -101,7 +101,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Upload',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=conversations.models.upload_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', default=conversations.models.upload_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
                 ('api_key', models.ForeignKey(db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.apikey')),
                 ('filename', models.CharField(max_length=255)),
@@ -118,7 +118,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='UploadPart',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=conversations.models.part_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', default=conversations.models.part_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
                 ('upload', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='parts', to='conversations.upload')),
                 ('content', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='part', to='conversations.file')),

@@ -18,8 +18,8 @@ from core.clock import now
 from responses.rollups.spending import end_of_sums, period_of, spent_by_end_user, spent_by_subject, subject_of
 from responses.webhooks.outbox import announce
 from tenants import scope
-from tenants.limit_models import EVERY_END_USER
 from tenants.models import Budget, BudgetCheck, Notification, NotificationKind, UsageRecord
+from tenants.models.limits import EVERY_END_USER
 from tenants.notifications import Message, notify
 from tenants.prices import amount
 

@@ -48,7 +48,7 @@ GROUPS = {
         "prepare_demo": "Prepare a demo team with a key, an administrator and an upstream, as `up` does.",
         "api_coverage": "Generate the tables of docs/reference/api-coverage.md and errors.md.",
         "build_docs": "Build the documentation that web serves below /docs/guide/, if its sources have changed.",
-        "dump_schema": "Run all migrations in a temporary database and write platform/server/schema.sql.",
+        "dump_schema": "Run all migrations in a temporary database and write platform/server/database/schema.sql.",
         "makemigrations": "Create migrations for changed models.",
         "shell": "Open a Python shell with the models imported.",
     },

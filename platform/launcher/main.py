@@ -156,7 +156,7 @@ def _django(*, root: Path, argv: Sequence[str]) -> int:
         os.environ.setdefault(name, value)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "server.settings")
     # What is imported is used until the end; searching it for garbage would take a sixth of the start. Servers turn the
-    # collector on again when they have started (`server.http_server.freeze_startup_objects`).
+    # collector on again when they have started (`server.web.http_server.freeze_startup_objects`).
     gc.disable()
     import django
     from django.core.exceptions import ImproperlyConfigured

@@ -18,7 +18,7 @@ from responses.webhooks.models import DisabledReason, WebhookDelivery, WebhookEn
 from seeding.teams import SeededTeam
 from seeding.texts import TEXTS, TextPicker
 from tenants.models import AuditEvent, GuardrailDecision, UsageRecord
-from tenants.notification_models import DeliveryState
+from tenants.models.notifications import DeliveryState
 from tenants.outbox.attempt import AttemptResult
 
 _ERRORS = ((503, "", "upstream connect error"), (None, "No answer within 15 seconds.", ""), (500, "", "<h1>Oops</h1>"))

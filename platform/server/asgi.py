@@ -48,9 +48,9 @@ from responses.admin.live.follow import FollowSocket
 from responses.admin.live.socket import LiveSocket
 from responses.api.endpoint_app import EndpointApp
 from responses.api.websocket import ResponseSocket
-from server import health
 from server.api_urls import ENDPOINTS
-from server.cors import with_cors
+from server.web import health
+from server.web.cors import with_cors
 from tenants.authentication import authenticate
 
 limit_waits(settings.DATABASE_TIMEOUT_SECONDS)

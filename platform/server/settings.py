@@ -118,10 +118,10 @@ HOSTED_TOOLS = [
 # and each synchronous middleware would cost an asynchronous view a switch to another thread.
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "server.middleware.StaticFilesMiddleware",
+    "server.web.middleware.StaticFilesMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
-    "server.middleware.MethodNotAllowedMiddleware",
+    "server.web.middleware.MethodNotAllowedMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
@@ -163,8 +163,8 @@ REST_FRAMEWORK: dict[str, Any] = {
     "UNAUTHENTICATED_TOKEN": None,
 }
 
-# Pages of these origins may call the API from a browser (`server.cors`); * means any. There are never credentials: the
-# API uses keys, and the cookies of the console must be of no use to other sites.
+# Pages of these origins may call the API from a browser (`server.web.cors`); * means any. There are never credentials:
+# the API uses keys, and the cookies of the console must be of no use to other sites.
 _CORS_ORIGINS = env.origins("CORS_ALLOWED_ORIGINS")
 CORS_ALLOW_ALL_ORIGINS = _CORS_ORIGINS == ["*"]
 CORS_ALLOWED_ORIGINS = [] if CORS_ALLOW_ALL_ORIGINS else _CORS_ORIGINS

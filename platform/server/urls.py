@@ -10,8 +10,8 @@ from django.views.decorators.http import require_safe
 from django.views.generic import RedirectView, TemplateView
 
 from guide import views as guide
-from server import favicon, health
 from server.reference import openapi
+from server.web import favicon, health
 from tenants import sign_in
 from tenants.console.site import page_urls
 
@@ -24,8 +24,8 @@ def public(view: Callable[..., Any]) -> Callable[..., Any]:
 # Here and not in the settings: only processes that serve URLs need the pages.
 admin.autodiscover()
 
-handler400 = "server.error_pages.bad_request"
-handler500 = "server.error_pages.server_error"
+handler400 = "server.web.error_pages.bad_request"
+handler500 = "server.web.error_pages.server_error"
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index"), name="home"),
     path("account/", include("tenants.sign_in_urls")),

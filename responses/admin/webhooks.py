@@ -53,7 +53,7 @@ from responses.webhooks.signing import hint
 from tenants.console.audited_admin import actor
 from tenants.console.roles import LEADS, OPERATORS, TeamScoped, may, teams_for
 from tenants.models import Team
-from tenants.notification_models import DELIVERY_TONES, DeliveryState
+from tenants.models.notifications import DELIVERY_TONES, DeliveryState
 
 MANAGERS = LEADS | OPERATORS
 FORM_PAGE = "admin/responses/webhookendpoint/form.html"

@@ -17,7 +17,7 @@ from responses.models import RUNNING, Isolation, Response
 from responses.models.batches import OPEN_BATCHES, Batch, BatchLine, LineState
 from responses.runs import open_calls
 from tenants import scope
-from tenants.limit_models import Reservation
+from tenants.models.limits import Reservation
 
 logger = logging.getLogger(__name__)
 _MARGIN = timedelta(seconds=1)

@@ -9,7 +9,7 @@ import responses.models.responses
 import responses.models.vector_stores
 import responses.webhooks.models
 import tenants.prices
-import tenants.team_models
+import tenants.models.teams
 from django.db import migrations, models
 
 from core.db.partitions import CreateMonthlyTable
@@ -66,7 +66,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Batch',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=responses.models.batches.batch_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', default=responses.models.batches.batch_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
                 ('api_key', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.apikey')),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
@@ -106,7 +106,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='BatchLine',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=responses.models.batches.line_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', default=responses.models.batches.line_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
                 ('batch', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='lines', to='responses.batch')),
                 ('position', models.PositiveIntegerField()),
@@ -137,7 +137,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Response',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=responses.models.responses.response_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', default=responses.models.responses.response_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
                 ('api_key', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.apikey')),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
@@ -198,7 +198,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='ConversationLock',
             fields=[
-                ('conversation_id', tenants.team_models.IdField(db_collation='C', editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('conversation_id', tenants.models.teams.IdField(db_collation='C', editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
                 ('response_id', models.CharField(db_collation='C', max_length=64)),
                 ('until', models.DateTimeField()),
@@ -257,7 +257,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Approval',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
                 ('response', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='responses.response')),
                 ('call_id', models.CharField(db_collation='C', max_length=64)),
@@ -291,7 +291,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='CommitMark',
             fields=[
-                ('writer', tenants.team_models.IdField(db_collation='C', editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('writer', tenants.models.teams.IdField(db_collation='C', editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('batch', models.PositiveBigIntegerField()),
                 ('held', django.contrib.postgres.fields.ArrayField(base_field=models.TextField(), default=list, size=None)),
                 ('written_at', models.DateTimeField(default=django.utils.timezone.now)),
@@ -300,7 +300,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='ChatCompletion',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
                 ('api_key', models.ForeignKey(db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.apikey')),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
@@ -319,7 +319,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='PromptTemplate',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=responses.models.responses.prompt_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', default=responses.models.responses.prompt_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
                 ('name', models.CharField(max_length=120)),
                 ('current', models.PositiveIntegerField(default=1, help_text='The version for requests that do not name one.')),
@@ -481,7 +481,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='VectorStore',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=responses.models.vector_stores.store_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', default=responses.models.vector_stores.store_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
                 ('api_key', models.ForeignKey(db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.apikey')),
                 ('name', models.CharField(blank=True, default='', max_length=512)),
@@ -501,7 +501,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='VectorStoreBatch',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=responses.models.vector_stores.batch_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', default=responses.models.vector_stores.batch_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
                 ('store', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='batches', to='responses.vectorstore')),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
@@ -572,7 +572,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='WebhookEndpoint',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=responses.webhooks.models.endpoint_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', default=responses.webhooks.models.endpoint_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
                 ('name', models.CharField(max_length=256)),
                 ('url', models.CharField(max_length=2048)),

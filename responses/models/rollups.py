@@ -11,8 +11,8 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from typing_extensions import override
 
-from tenants.limit_models import END_USER_LENGTH
 from tenants.models import Team, TeamRow
+from tenants.models.limits import END_USER_LENGTH
 
 
 class Hour(models.Model):

@@ -14,8 +14,8 @@ from django.db.models import Sum
 from core import periods
 from responses.rollups.queries import RollupQuery, fetch_rows
 from responses.rollups.sources import CALLS
-from tenants.limit_models import EVERY_END_USER
 from tenants.models import Budget, LimitSet, UsageRecord
+from tenants.models.limits import EVERY_END_USER
 
 Subject = tuple[str, str, str]
 """Team, key and end user of a budget; empty where it has none."""

@@ -9,7 +9,7 @@ from core.clock import now
 from core.crypto import EncryptedTextField
 from core.ids import new_id
 from tenants.models import IdField, Team
-from tenants.notification_models import DUE_IFF_PENDING, Delivery, DeliveryState
+from tenants.models.notifications import DUE_IFF_PENDING, Delivery, DeliveryState
 
 MAX_NAME = 256
 MAX_URL = 2048

@@ -9,10 +9,10 @@ from django import forms
 from typing_extensions import override
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, UnfoldBooleanWidget
 
-from tenants.limit_models import MAX_BUDGET
 from tenants.limits import services
 from tenants.limits.services import LIMITS
 from tenants.models import ApiKey, Budget, LimitSet, Period, Team
+from tenants.models.limits import MAX_BUDGET
 
 KINDS = (("hard", True), ("soft", False))
 _UNITS = {"stored_bytes": "bytes", "requests_per_minute": "60", "tokens_per_minute": "100000"}

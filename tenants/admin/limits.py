@@ -21,9 +21,9 @@ from tenants.console.audited_admin import actor
 from tenants.console.roles import EVERY_ROLE, LEADS, OPERATORS, may, teams_for
 from tenants.console.site import page, render
 from tenants.directory import subject_limits
-from tenants.limit_models import END_USER_LENGTH, EVERY_END_USER
 from tenants.limits import services, status_sync
 from tenants.models import ApiKey, LimitSet, Team
+from tenants.models.limits import END_USER_LENGTH, EVERY_END_USER
 from tenants.principal import Principal
 
 MAX_SUBJECTS = 200

@@ -22,7 +22,7 @@ from tenants.console.audited_admin import audit_row
 from tenants.console.roles import EVERY_ROLE, LEADS, OPERATORS, STAFF, TeamScoped, may
 from tenants.console.site import page, render
 from tenants.models import MailDelivery
-from tenants.notification_models import DELIVERY_TONES
+from tenants.models.notifications import DELIVERY_TONES
 from tenants.notifications import choices_of, set_choice
 from tenants.outbox import queue
 

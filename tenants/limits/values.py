@@ -8,8 +8,8 @@ from decimal import Decimal
 from typing import Any
 
 from core.clock import shared_now
-from tenants.limit_models import END_USER_LENGTH
 from tenants.models import ReservationKind
+from tenants.models.limits import END_USER_LENGTH
 from tenants.principal import SubjectKind
 
 # The minimum of `max_output_tokens`; less is not worth a call.

@@ -3,12 +3,12 @@ import django.core.validators
 import django.db.models.deletion
 import django.utils.timezone
 import core.crypto
-import tenants.limit_models
+import tenants.models.limits
 import tenants.models
-import tenants.notification_models
-import tenants.organization_models
+import tenants.models.notifications
+import tenants.models.organization
 import tenants.prices
-import tenants.team_models
+import tenants.models.teams
 from django.conf import settings
 from django.db import migrations, models
 
@@ -34,7 +34,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Team',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=tenants.team_models.team_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', default=tenants.models.teams.team_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('name', models.CharField(max_length=120, unique=True)),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),
                 ('disconnect_grace_seconds', models.PositiveIntegerField(blank=True, default=30, help_text='How long a stored run continues after the client has disconnected, in seconds. 0 stops it immediately; empty lets it finish.', null=True)),
@@ -42,14 +42,14 @@ class Migration(migrations.Migration):
                 ('embedding_model', models.CharField(blank=True, default='', help_text="Model for vector stores. Empty means the EMBEDDING_MODEL of the server's configuration.", max_length=200)),
                 ('image_model', models.CharField(blank=True, default='', help_text="Model for image requests that name none. Empty means the IMAGE_MODEL of the server's configuration.", max_length=200)),
                 ('summary_model', models.CharField(blank=True, default='', help_text="Model that summarizes raw reasoning for requests with reasoning.summary. Empty means the REASONING_SUMMARY_MODEL of the server's configuration; without either, the first sentences are the summary.", max_length=200, verbose_name='model for reasoning summaries')),
-                ('tools', tenants.team_models.ToolKindsField(base_field=models.CharField(choices=[('*', 'All tools'), ('web_search', 'Web search'), ('file_search', 'File search'), ('code_interpreter', 'Code interpreter'), ('image_generation', 'Image generation'), ('mcp', 'MCP servers'), ('shell', 'Shell in a container')], max_length=40), blank=True, default=tenants.team_models._all_tools, help_text='Hosted tools that the team may use.', size=None)),
+                ('tools', tenants.models.teams.ToolKindsField(base_field=models.CharField(choices=[('*', 'All tools'), ('web_search', 'Web search'), ('file_search', 'File search'), ('code_interpreter', 'Code interpreter'), ('image_generation', 'Image generation'), ('mcp', 'MCP servers'), ('shell', 'Shell in a container')], max_length=40), blank=True, default=tenants.models.teams._all_tools, help_text='Hosted tools that the team may use.', size=None)),
                 ('reject_unavailable_tools', models.BooleanField(default=False, help_text='Reject requests with a hosted tool that this server cannot provide, such as web search without a search engine. Otherwise the tool is left out, unless the request forces it, and the answer has a warning.')),
                 ('continue_without_mcp_servers', models.BooleanField(default=False, help_text='Continue a response without an MCP server whose tools cannot be listed. Otherwise the response fails, as at OpenAI.')),
                 ('model_policy', models.CharField(blank=True, choices=[('', 'All models'), ('allow_list', 'Only these models'), ('deny_list', 'All but these models')], default='', max_length=10, verbose_name='model permissions')),
                 ('model_names', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=200), blank=True, default=list, help_text='Models of the permissions above. Routes decide as well which models the team sees.', size=None)),
                 ('suspended_at', models.DateTimeField(blank=True, editable=False, null=True)),
                 ('full_text_search', models.BooleanField(default=True, help_text='Make message content searchable. Turning this off deletes the search index; turning it on again indexes only new content.')),
-                ('time_zone', models.CharField(default='UTC', help_text='Time zone in which the days, weeks and months of budgets and reports begin, such as Europe/Berlin.', max_length=60, validators=[tenants.team_models.validate_time_zone])),
+                ('time_zone', models.CharField(default='UTC', help_text='Time zone in which the days, weeks and months of budgets and reports begin, such as Europe/Berlin.', max_length=60, validators=[tenants.models.teams.validate_time_zone])),
                 ('weight', models.PositiveSmallIntegerField(default=1, help_text='Share of the team when teams compete for web processes and workers: 2 gets twice as much as 1.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(1000)])),
                 ('unknown_usage', models.CharField(choices=[('estimate', 'Bill the estimate'), ('free', 'Do not bill')], default='estimate', help_text='How calls are billed whose upstream reported no usage, such as streams that were cut.', max_length=8, verbose_name='unknown usage')),
             ],
@@ -107,7 +107,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='AdminKey',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=tenants.organization_models.admin_key_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', default=tenants.models.organization.admin_key_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('name', models.CharField(max_length=120)),
                 ('digest', models.CharField(editable=False, max_length=64)),
                 ('prefix', models.CharField(editable=False, max_length=24)),
@@ -129,7 +129,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Invite',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=tenants.organization_models.invite_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', default=tenants.models.organization.invite_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('email', models.EmailField(max_length=254, verbose_name='e-mail address')),
                 ('projects', models.JSONField(blank=True, default=list, verbose_name='teams')),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),
@@ -144,7 +144,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='ServiceAccount',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=tenants.organization_models.service_account_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', default=tenants.models.organization.service_account_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('team', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='service_accounts', to='tenants.team')),
                 ('name', models.CharField(max_length=120)),
                 ('role', models.CharField(choices=[('member', 'Member'), ('none', 'None')], default='member', max_length=10)),
@@ -158,7 +158,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='ApiKey',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=tenants.models.key_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', default=tenants.models.key_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('team', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='api_keys', to='tenants.team')),
                 ('name', models.CharField(max_length=120)),
                 ('purpose', models.CharField(blank=True, default='', help_text='Purpose of the key, and a contact.', max_length=500)),
@@ -168,7 +168,7 @@ class Migration(migrations.Migration):
                 ('last_four', models.CharField(editable=False, max_length=4)),
                 ('scopes', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=40), default=tenants.models._all_scopes, size=None)),
                 ('allowed_models', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=200), blank=True, help_text='Leave empty to allow all models of the team.', null=True, size=None)),
-                ('tools', tenants.team_models.ToolKindsField(base_field=models.CharField(choices=[('*', 'All tools'), ('web_search', 'Web search'), ('file_search', 'File search'), ('code_interpreter', 'Code interpreter'), ('image_generation', 'Image generation'), ('mcp', 'MCP servers'), ('shell', 'Shell in a container')], max_length=40), blank=True, default=tenants.team_models._all_tools, help_text='Hosted tools that the key may use, as far as the team may use them.', size=None)),
+                ('tools', tenants.models.teams.ToolKindsField(base_field=models.CharField(choices=[('*', 'All tools'), ('web_search', 'Web search'), ('file_search', 'File search'), ('code_interpreter', 'Code interpreter'), ('image_generation', 'Image generation'), ('mcp', 'MCP servers'), ('shell', 'Shell in a container')], max_length=40), blank=True, default=tenants.models.teams._all_tools, help_text='Hosted tools that the key may use, as far as the team may use them.', size=None)),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),
                 ('created_by', models.ForeignKey(blank=True, editable=False, null=True, on_delete=django.db.models.deletion.SET_NULL, to=settings.AUTH_USER_MODEL)),
                 ('service_account', models.ForeignKey(blank=True, editable=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='api_keys', to='tenants.serviceaccount')),
@@ -194,7 +194,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Upstream',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=tenants.models.upstream_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', default=tenants.models.upstream_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('name', models.CharField(max_length=120, unique=True)),
                 ('base_url', models.URLField(help_text='Up to and including /v1.')),
                 ('wire_api', models.CharField(choices=[('chat_completions', 'Chat completions'), ('responses', 'Responses')], default='chat_completions', help_text='API that the upstream offers.', max_length=20)),
@@ -271,7 +271,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Connector',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=tenants.models.connector_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', default=tenants.models.connector_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('name', models.CharField(help_text='Value of connector_id in requests.', max_length=64, unique=True)),
                 ('title', models.CharField(max_length=120)),
                 ('url', models.CharField(max_length=2000)),
@@ -294,7 +294,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='SearchEngine',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=tenants.models.search_engine_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', default=tenants.models.search_engine_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('name', models.CharField(max_length=64, unique=True)),
                 ('kind', models.CharField(choices=[('searxng', 'SearXNG'), ('tavily', 'Tavily'), ('brave', 'Brave')], default='searxng', max_length=20)),
                 ('base_url', models.CharField(blank=True, default='', help_text='Address of the engine. Empty means the public service.', max_length=2000)),
@@ -431,7 +431,7 @@ class Migration(migrations.Migration):
                 ('amount', models.DecimalField(decimal_places=10, help_text='US dollars per period.', max_digits=16, validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(900000)])),
                 ('is_hard', models.BooleanField(default=True, help_text='Refuse calls that could exceed the budget.', verbose_name='hard')),
                 ('allow_unknown_prices', models.BooleanField(default=False, help_text='Allow calls of models without a price, which a hard budget otherwise refuses.')),
-                ('alert_percents', django.contrib.postgres.fields.ArrayField(base_field=models.PositiveSmallIntegerField(), blank=True, default=tenants.limit_models._alert_percents, help_text='Percentages that alert.', size=None)),
+                ('alert_percents', django.contrib.postgres.fields.ArrayField(base_field=models.PositiveSmallIntegerField(), blank=True, default=tenants.models.limits._alert_percents, help_text='Percentages that alert.', size=None)),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now, editable=False)),
             ],
             options={
@@ -520,7 +520,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Notification',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=tenants.notification_models.notification_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', default=tenants.models.notifications.notification_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('kind', models.CharField(choices=[('budget.alert', 'Budget alerts'), ('api_key.expiring', 'API keys that expire soon'), ('webhook_endpoint.disabled', 'Webhook endpoints disabled by failures')], max_length=40)),
                 ('key', models.CharField(db_collation='C', max_length=300)),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
@@ -535,7 +535,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='MailDelivery',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=tenants.notification_models.mail_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', default=tenants.models.notifications.mail_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
                 ('notification', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='mails', to='tenants.notification')),
                 ('user', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),

@@ -15,7 +15,7 @@ from django.db.models.functions import RowNumber
 from typing_extensions import override
 
 from core.clock import now
-from tenants.notification_models import DeliveryState, MailDelivery, NotificationKind
+from tenants.models.notifications import DeliveryState, MailDelivery, NotificationKind
 from tenants.notifications.recipients import Subscription, sign
 from tenants.outbox.attempt import BODY_LENGTH, AttemptResult
 from tenants.outbox.delivery_worker import DeliveryChannel

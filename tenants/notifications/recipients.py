@@ -9,7 +9,7 @@ from django.db.models import Q
 
 from tenants import scope
 from tenants.models import Membership, Role
-from tenants.notification_models import NotificationKind, NotificationPreference
+from tenants.models.notifications import NotificationKind, NotificationPreference
 
 _SIGNER = Signer(salt="tenants.notifications.unsubscribe")
 DEFAULT_ROLES: "dict[NotificationKind, frozenset[Role]]" = {

@@ -9,7 +9,7 @@ from django.conf import settings
 
 from core.clock import now
 from tenants import scope
-from tenants.notification_models import MailDelivery, Notification, NotificationKind
+from tenants.models.notifications import MailDelivery, Notification, NotificationKind
 from tenants.notifications.recipients import recipients
 from tenants.outbox import queue
 

@@ -17,7 +17,7 @@ from core.clock import now
 from core.telemetry import metrics
 from core.work.leases import Claim
 from tenants import scope
-from tenants.notification_models import Delivery, DeliveryState
+from tenants.models.notifications import Delivery, DeliveryState
 from tenants.outbox.attempt import ERROR_LENGTH, AttemptResult
 
 CHANNEL = "outbox"

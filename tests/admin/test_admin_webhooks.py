@@ -12,7 +12,7 @@ from core.clock import now
 from responses.webhooks.models import DisabledReason, WebhookEndpoint
 from tenants import scope
 from tenants.models import AuditEvent
-from tenants.notification_models import DeliveryState
+from tenants.models.notifications import DeliveryState
 from tests.admin.rows import text
 from tests.support.api import Caller
 from tests.support.webhooks import (

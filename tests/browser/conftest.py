@@ -10,7 +10,7 @@ from pytest_django import DjangoDbBlocker
 from seeding.seed import Seeded, SeedOptions, seed
 from tenants import invitations, scope, services
 from tenants.models import AdminKey, AdminScope, ApiKey, Invite, Upstream
-from tenants.notification_models import DeliveryState
+from tenants.models.notifications import DeliveryState
 from tests.admin.crawling import TeamData
 from tests.browser.chromium import chromium
 from tests.support.api import Caller

@@ -18,7 +18,7 @@ def test_the_dockerfile_passes_hadolint() -> None:
 def test_the_context_has_no_secrets_and_no_state() -> None:
     files = [Path(path) for path in CONTEXT.files(ROOT)]
     assert Path("manage.py") in files
-    assert Path("platform/server/schema.sql") in files
+    assert Path("platform/server/database/schema.sql") in files
     assert not [path for path in files if path.parts[0].startswith(".") or path.parts[0] in {"tests", "deploy"}]
     assert not [path for path in files if "__pycache__" in path.parts]
     for name in (".env", "platform.env", ".run/secrets.json", "backup/platform.dump", "tests/conftest.py"):

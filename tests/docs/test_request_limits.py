@@ -8,7 +8,8 @@ from conversations.files.uploads import MAX_PART_BYTES
 from core.admission import request_bodies
 from core.json.storable_json import MAX_DEPTH
 from responses.api.socket_streams import MAX_WAITING
-from server import request_heads, settings
+from server import settings
+from server.web import request_heads
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/reference/request-limits.md").read_text()

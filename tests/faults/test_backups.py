@@ -28,8 +28,8 @@ from core.clock import now
 from demo_upstream.app import create_app
 from launcher import state
 from launcher.testing import PrivateServers
-from server import backup
 from server.api_urls import ENDPOINTS
+from server.database import backup
 from tenants import members, scope
 from tenants.models import Connector, Role
 from tenants.prices import PriceList

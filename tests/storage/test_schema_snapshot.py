@@ -12,7 +12,7 @@ import pytest
 from django.db import connections
 
 from launcher.testing import PrivateServers
-from server import schema_snapshot
+from server.database import schema_snapshot
 
 pytestmark = pytest.mark.usefixtures("database")
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from pytest_django import Settings
 
 from core.db.database import PlatformConnection, database_conninfo
 from launcher import postgres
-from server import health
+from server.web import health
 from tests.support.machine_clock import machine_time
 from tests.support.management import manage
 from tests.support.sampling import rest_at_night

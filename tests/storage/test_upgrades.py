@@ -15,7 +15,7 @@ from django.core.management import call_command
 from django.db import connections, transaction
 
 from launcher.testing import PrivateServers
-from server import backup, schema_snapshot
+from server.database import backup, schema_snapshot
 from tests.support import releases
 from tests.support.management import succeed
 from tests.support.waiting import PATIENCE

@@ -8,7 +8,7 @@ from pytest_django import Settings
 
 from tenants import scope
 from tenants.models import MailDelivery, Membership, Notification, NotificationKind, Role
-from tenants.notification_models import DeliveryState
+from tenants.models.notifications import DeliveryState
 from tenants.notifications import Message, notify
 from tests.support.api import Caller
 from tests.support.smtp_server import SmtpServer

@@ -89,7 +89,7 @@ def write(directory: Path, *, version: str) -> Path:
 
     from responses.rollups import aggregate
     from seeding.seed import SeedOptions, seed
-    from server import backup
+    from server.database import backup
     from tests.support.web import running_web
 
     call_command("migrate", verbosity=0)
@@ -178,7 +178,7 @@ def _fill_empty_tables(team: Any) -> None:
     from django.contrib.auth.models import User
     from django.db import connections, transaction
 
-    from server import backup
+    from server.database import backup
     from tenants import scope
 
     user = User.objects.earliest("pk")

@@ -1,6 +1,6 @@
 """The schema snapshot belongs to the migrations of the same commit."""
 
-from server import schema_snapshot
+from server.database import schema_snapshot
 
 
 def test_the_snapshot_was_written_after_the_latest_change_of_a_migration() -> None:

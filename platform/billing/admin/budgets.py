@@ -18,8 +18,8 @@ from tenants.admin.limits import limits_url, subject_name
 from tenants.admin.team_tabs import tab_url
 from tenants.console.roles import EVERY_ROLE, everywhere, teams_of
 from tenants.console.site import page, render
-from tenants.limit_models import EVERY_END_USER
 from tenants.models import Budget, LimitSet
+from tenants.models.limits import EVERY_END_USER
 from tenants.prices import amount
 
 MAX_BUDGETS = 200

@@ -1,7 +1,7 @@
 import django.db.models.deletion
 import core.clock
 import containers.models
-import tenants.team_models
+import tenants.models.teams
 from django.db import migrations, models
 
 from core.db.row_security import enable_row_security
@@ -19,7 +19,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Container',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=containers.models.container_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', default=containers.models.container_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
                 ('api_key', models.ForeignKey(db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.apikey')),
                 ('name', models.CharField(max_length=255)),
@@ -38,7 +38,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='ContainerFile',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=containers.models.container_file_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', default=containers.models.container_file_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('team', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenants.team')),
                 ('container', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='files', to='containers.container')),
                 ('path', models.CharField(max_length=1024)),

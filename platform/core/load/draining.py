@@ -2,7 +2,8 @@
 
 First the process only reports that it is not ready, until load balancers have noticed. Then it refuses new work, and
 what it serves may end within a time limit. Streams that clients can continue on other processes are cut evenly over
-that time, as far as they do not end by themselves, and everything else when it is over. `server.shutdown` decides when.
+that time, as far as they do not end by themselves, and everything else when it is over. `server.web.shutdown` decides
+when.
 """
 
 import asyncio

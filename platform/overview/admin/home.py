@@ -37,7 +37,7 @@ from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
 from tenants.admin.limits import subject_name
 from tenants.console.roles import everywhere, teams_of
 from tenants.models import ApiKey, Team, Upstream
-from tenants.notification_models import DeliveryState
+from tenants.models.notifications import DeliveryState
 from tenants.prices import NO_PRICE, sum_costs
 
 # A short list of items that need attention: title, icon, url, rows (name, note and URL of each) and empty_text.

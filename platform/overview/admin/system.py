@@ -47,7 +47,7 @@ from sandbox.client import SandboxUnavailable
 from tenants.console.roles import STAFF
 from tenants.console.site import page, render
 from tenants.models import SearchEngine
-from tenants.notification_models import DeliveryState, MailDelivery
+from tenants.models.notifications import DeliveryState, MailDelivery
 
 logger = logging.getLogger(__name__)
 # Entries of a queue that are counted at most, which bounds the cost of a refresh every five seconds.

@@ -1,7 +1,7 @@
 import django.db.models.deletion
 import core.clock
 import skills.models
-import tenants.team_models
+import tenants.models.teams
 from django.db import migrations, models
 
 from core.db.row_security import enable_row_security
@@ -19,7 +19,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Skill',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=skills.models.skill_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', default=skills.models.skill_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('name', models.CharField(max_length=64)),
                 ('description', models.CharField(max_length=1024)),
                 ('default_version', models.PositiveIntegerField(default=1)),
@@ -33,7 +33,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='SkillVersion',
             fields=[
-                ('id', tenants.team_models.IdField(db_collation='C', default=skills.models.skill_version_id, editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('id', tenants.models.teams.IdField(db_collation='C', default=skills.models.skill_version_id, editable=False, max_length=64, primary_key=True, serialize=False)),
                 ('number', models.PositiveIntegerField()),
                 ('name', models.CharField(max_length=64)),
                 ('description', models.CharField(max_length=1024)),

@@ -26,7 +26,7 @@ from tenants.console.content_access import may_read
 from tenants.console.roles import EVERY_ROLE, Roles
 from tenants.console.site import may_open
 from tenants.models import AuditEvent, Upstream, UsageRecord
-from tenants.notification_models import DeliveryState
+from tenants.models.notifications import DeliveryState
 from tenants.prices import NO_PRICE, amount, label
 
 # A run may have more turns, usage records, deliveries and audit events than a page can list.

@@ -8,10 +8,10 @@ from django.core.management.base import BaseCommand, CommandError
 from typing_extensions import override
 
 from tenants import scope
-from tenants.limit_models import END_USER_LENGTH
 from tenants.limits import services
 from tenants.limits.arguments import add_limit_arguments, set_limits_from
 from tenants.models import ApiKey, LimitSet, Team
+from tenants.models.limits import END_USER_LENGTH
 
 
 class Command(BaseCommand):

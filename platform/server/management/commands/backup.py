@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from typing_extensions import override
 
-from server import backup
+from server.database import backup
 
 
 class Command(BaseCommand):

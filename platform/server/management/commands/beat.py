@@ -20,8 +20,8 @@ from core.clock import now
 from core.telemetry import metrics
 from core.work import heartbeats
 from core.work.notifications import blocking_client
-from server import metrics_server
 from server.celery import app
+from server.metrics import metrics_server
 from server.safety import refuse_unsafe_start
 
 logger = logging.getLogger(__name__)

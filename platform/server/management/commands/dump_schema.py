@@ -10,13 +10,13 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from typing_extensions import override
 
-from server import schema_snapshot
+from server.database import schema_snapshot
 
 
 class Command(BaseCommand):
     """Command that migrates an empty database and writes its schema to a file."""
 
-    help = "Run all migrations in a temporary database and write platform/server/schema.sql."
+    help = "Run all migrations in a temporary database and write platform/server/database/schema.sql."
 
     @override
     def add_arguments(self, parser: ArgumentParser) -> None:

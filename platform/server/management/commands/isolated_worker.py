@@ -21,9 +21,9 @@ from responses.lifecycle import dead_processes
 from responses.lifecycle.worker import Dispatcher
 from responses.models import Isolation
 from responses.runs import store
-from server import warm_up
-from server.http_server import allow_many_sockets
 from server.safety import refuse_unsafe_start
+from server.web import warm_up
+from server.web.http_server import allow_many_sockets
 
 _POLL_SECONDS = 0.5
 # So that runs which wait for their turn need no start of a process each.

@@ -9,7 +9,7 @@ from psycopg.errors import LockNotAvailable
 from typing_extensions import override
 
 from responses.lifecycle import partitions
-from server import schema_snapshot
+from server.database import schema_snapshot
 
 # While a migration waits for the lock of a table, every query of that table waits behind it.
 _LOCK_TIMEOUT_MS = 5_000

@@ -10,8 +10,8 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 from typing_extensions import override
 
-from server.http_server import serve
 from server.safety import NotReady, refuse_unsafe_start
+from server.web.http_server import serve
 
 
 class Command(BaseCommand):

@@ -28,10 +28,11 @@ from responses.lifecycle.queue import MESSAGE
 from responses.lifecycle.worker import Dispatcher
 from responses.runs import store
 from responses.webhooks.queue import WebhookChannel
-from server import metrics_server, warm_up
 from server.celery import app
-from server.http_server import allow_many_sockets, freeze_startup_objects
+from server.metrics import metrics_server
 from server.safety import refuse_unsafe_start
+from server.web import warm_up
+from server.web.http_server import allow_many_sockets, freeze_startup_objects
 from tenants.notifications.mail import MailChannel
 from tenants.outbox.delivery_worker import DeliveryChannel, DeliveryWorker
 from vectors.ingestion import Ingestion

@@ -29,7 +29,7 @@ from core.admission.request_bodies import REJECTED
 from core.errors import ApiError, HeadersTooLarge, UrlTooLong
 from core.http.asgi import ABORT, Message, Scope
 from core.http.socket_messages import IncomingMessage
-from server.request_heads import (
+from server.web.request_heads import (
     KEEP_ALIVE_SECONDS,
     MAX_HEAD_BYTES,
     MAX_HEADERS,
@@ -45,7 +45,7 @@ from server.request_heads import (
     too_many_connections,
     upgrade_with_body,
 )
-from server.slow_readers import ReaderWatch
+from server.web.slow_readers import ReaderWatch
 
 logger = logging.getLogger(__name__)
 # With more than this waiting for the application, nothing is read from the connection.

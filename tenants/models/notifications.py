@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from core.clock import now
 from core.ids import new_id
-from tenants.team_models import IdField, Team, TeamRow
+from tenants.models.teams import IdField, Team, TeamRow
 
 
 def notification_id() -> str:

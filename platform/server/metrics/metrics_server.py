@@ -18,10 +18,10 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from core.telemetry import metrics
-from server import process_metrics
 from server.env import LARGEST_PORT
+from server.metrics import process_metrics
+from server.metrics.system_metrics import PoolMetrics, SystemMetrics
 from server.safety import NotReady
-from server.system_metrics import PoolMetrics, SystemMetrics
 
 logger = logging.getLogger(__name__)
 _BACKLOG = 16

@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from core.admission.request_bodies import REJECTED
 from core.errors import ApiError, HeadersTooLarge, UrlTooLong
 from core.http.asgi import ABORT
-from server.request_heads import (
+from server.web.request_heads import (
     MAX_HEAD_BYTES,
     MAX_HEADERS,
     MAX_URL_BYTES,
@@ -26,7 +26,7 @@ from server.request_heads import (
     too_many_connections,
     upgrade_with_body,
 )
-from server.slow_readers import ReaderWatch
+from server.web.slow_readers import ReaderWatch
 
 # Requests that may wait on a connection for the one before them. Further ones are not answered: as HTTP allows, the
 # connection is closed after those, and clients repeat the rest. 64 KiB may contain thousands, of 5 KB each.

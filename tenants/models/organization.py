@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from core.clock import now
 from core.ids import new_id, new_short_id
-from tenants.team_models import IdField, Team
+from tenants.models.teams import IdField, Team
 
 # As at OpenAI. It decides in which table a key is looked up (`tenants.directory`).
 ADMIN_KEY_PREFIX = "sk-admin-"

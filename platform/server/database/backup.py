@@ -33,7 +33,8 @@ from core.clock import now
 from core.crypto import EncryptedTextField, InvalidToken
 from core.db.database import database_conninfo
 from responses.lifecycle import partitions
-from server import env, schema_snapshot
+from server import env
+from server.database import schema_snapshot
 
 MANIFEST = "manifest.json"
 DUMP = "database.dump"

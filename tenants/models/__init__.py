@@ -10,7 +10,7 @@ from core.clock import now
 from core.crypto import EncryptedTextField
 from core.ids import new_id, new_short_id
 from tenants.capabilities import CapabilityColumns
-from tenants.limit_models import (
+from tenants.models.limits import (
     END_USER_LENGTH,
     Budget,
     LimitEpoch,
@@ -20,14 +20,14 @@ from tenants.limit_models import (
     Reservation,
     ReservationKind,
 )
-from tenants.notification_models import (
+from tenants.models.notifications import (
     BudgetCheck,
     MailDelivery,
     Notification,
     NotificationKind,
     NotificationPreference,
 )
-from tenants.organization_models import (
+from tenants.models.organization import (
     ADMIN_KEY_PREFIX,
     AdminKey,
     AdminScope,
@@ -37,8 +37,7 @@ from tenants.organization_models import (
     invite_id,
     service_account_id,
 )
-from tenants.prices import MILLION, CostField, Dimension, PriceEntry, PriceList
-from tenants.team_models import (
+from tenants.models.teams import (
     IdField,
     ListColumns,
     Membership,
@@ -54,6 +53,7 @@ from tenants.team_models import (
     UnknownUsage,
     team_id,
 )
+from tenants.prices import MILLION, CostField, Dimension, PriceEntry, PriceList
 
 # Django discovers models through this module, and other modules import all of them from here.
 __all__ = [

@@ -17,8 +17,9 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from core.load.draining import draining
-from server import metrics_server, warm_up
+from server.metrics import metrics_server
 from server.safety import unusable_database
+from server.web import warm_up
 
 # Load balancers probe every web process often; a positive result is reused for this long.
 _READY_FOR_SECONDS = 2.0

@@ -13,7 +13,7 @@ from websockets.http11 import Request
 from websockets.streams import StreamReader
 
 from core.http.socket_messages import IncomingMessage
-from server.request_heads import MAX_HEAD_BYTES, MAX_HEADERS, invalid_request, raw_response
+from server.web.request_heads import MAX_HEAD_BYTES, MAX_HEADERS, invalid_request, raw_response
 
 # Frames of this size are no messages, or small ones.
 _CONTROL_BYTES = 125

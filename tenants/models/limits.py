@@ -6,8 +6,8 @@ from django.db import models
 from typing_extensions import override
 
 from core.clock import now
+from tenants.models.teams import Team, TeamRow
 from tenants.prices import CostField
-from tenants.team_models import Team, TeamRow
 
 EVERY_END_USER = "*"
 END_USER_LENGTH = 128

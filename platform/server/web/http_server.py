@@ -15,8 +15,8 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from typing_extensions import override
 
-from server import metrics_server
 from server.env import LARGEST_PORT
+from server.metrics import metrics_server
 
 # Twisted's default of 50 makes simultaneous connects wait for a second, until the kernel repeats the handshake.
 _BACKLOG = 2048
@@ -32,7 +32,7 @@ _SWITCH_SECONDS = 0.001
 
 
 def serve(server: str, *, host: str, port: int, processes: int, metrics_port: int = 0) -> None:
-    """Serve until a signal arrives, then finish or hand over what is active (`server.shutdown`)."""
+    """Serve until a signal arrives, then finish or hand over what is active (`server.web.shutdown`)."""
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     allow_many_sockets()
     listener, metrics_listener = _listen(host, port), metrics_server.listen(metrics_port)
@@ -46,8 +46,9 @@ def serve(server: str, *, host: str, port: int, processes: int, metrics_port: in
     from core.work import heartbeats, presence
     from responses.lifecycle import dead_processes
     from responses.runs.runner import live_runs
-    from server import process_metrics, warm_up, web_processes
     from server.asgi import application
+    from server.metrics import process_metrics
+    from server.web import warm_up, web_processes
 
     pool.configure(processes=settings.COMPUTE_PROCESSES, refuses=True, observe=platform_metrics.count_computation)
     warm_up.load_modules(with_urls=True)
@@ -93,9 +94,9 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _daphne(listener: socket.socket, application: Any) -> None:
     # Must come first: daphne installs Twisted's asyncio reactor on import, before anything imports `reactor`.
-    from server.daphne_http import DaphneServer  # isort: skip
-    from server import shutdown
-    from server.warm_up import connect
+    from server.web.daphne_http import DaphneServer  # isort: skip
+    from server.web import shutdown
+    from server.web.warm_up import connect
 
     DaphneServer(
         application=application,
@@ -137,11 +138,11 @@ def freeze_startup_objects() -> None:
 def _uvicorn(listener: socket.socket, application: Any) -> None:
     import uvicorn
 
-    from server import shutdown
-    from server.request_heads import KEEP_ALIVE_SECONDS
-    from server.uvicorn_http import LimitedHttpProtocol
-    from server.uvicorn_websocket import LimitedSocketProtocol
-    from server.warm_up import connect
+    from server.web import shutdown
+    from server.web.request_heads import KEEP_ALIVE_SECONDS
+    from server.web.uvicorn_http import LimitedHttpProtocol
+    from server.web.uvicorn_websocket import LimitedSocketProtocol
+    from server.web.warm_up import connect
 
     class UvicornServer(uvicorn.Server):
         @override

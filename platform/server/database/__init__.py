@@ -1,0 +1,1 @@
+"""The schema snapshot, backup and restore."""

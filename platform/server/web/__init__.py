@@ -1,0 +1,1 @@
+"""How the web processes serve HTTP: servers, middleware, health checks, start and stop."""
