@@ -67,7 +67,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
 
 def _fill(admin: str, dice: random.Random, centres: Sequence[Vector], *, files: int) -> Stores:
     """Write stores, files and passages, then create the index."""
-    from vectors.schema import index_statement
+    from tools.vectors.schema import index_statement
 
     with psycopg.connect(admin, autocommit=True) as database:
         database.execute("SET maintenance_work_mem = '512MB'")
@@ -165,7 +165,7 @@ def _asked(dice: random.Random, centres: Sequence[Vector], store: "VectorStore",
 def _search(asked: Asked, *, vectors_only: bool) -> list[int]:
     """Return the passages that the platform finds for a vector."""
     from responses.schema.file_search import ComparisonFilter
-    from vectors import search
+    from tools.vectors import search
 
     narrow = ComparisonFilter(type="lt", key="part", value=100 // asked.every)
     wanted = search.SearchRequest(queries=[asked.words], limit=TOP, filters=narrow, vectors_only=vectors_only)

@@ -4,13 +4,13 @@ from typing import Any
 
 from django.urls import path
 
-from batches import api as batches
 from billing import api as usage
 from containers.api import views as containers
 from conversations.api import conversations, files
 from gateway import api as passthrough
 from gateway.anthropic import api as messages
 from gateway.audio import api as audio
+from gateway.batches import api as batches
 from gateway.chat import api as chat_completions
 from responses.api import views, webhooks
 from responses.requests import conversation_items
@@ -28,7 +28,7 @@ from tenants.api import (
     users,
 )
 from tenants.views import ApiView
-from vectors import api as vector_stores
+from tools.vectors import api as vector_stores
 
 MODULES = (
     views,

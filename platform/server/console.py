@@ -147,7 +147,7 @@ UNFOLD: dict[str, Any] = {
     "STYLES": _files("css"),
     "SCRIPTS": _files("js"),
     "LOGIN": {"image": _static("login.svg")},
-    "DASHBOARD_CALLBACK": "overview.admin.home.dashboard",
+    "DASHBOARD_CALLBACK": "server.admin.home.dashboard",
     "SHOW_VIEW_ON_SITE": False,
     "SHOW_HISTORY": False,  # the audit log replaces Django's history
     "COLORS": _COLORS,

@@ -7,10 +7,10 @@ from typing import Any
 import orjson
 from django.db.models import Sum
 
-from batches.services import count_open_batches
 from conversations.files.storage import count_files, count_stored_bytes
 from core.clock import now, unix
 from core.periods import bounds
+from gateway.batches.services import count_open_batches
 from responses.rollups.queries import RollupQuery, fetch_rows
 from responses.rollups.sources import CALLS
 from responses.rollups.spending import end_of_sums

@@ -98,9 +98,8 @@ INSTALLED_APPS = [
     "skills",
     "containers",
     "responses",
-    "vectors",
+    "tools.vectors",
     "billing",
-    "overview",
     "seeding",
 ]
 # Plug-ins of the hosted tools (`responses.tools.plugin.ToolPlugin`).

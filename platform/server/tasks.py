@@ -16,8 +16,8 @@ from responses.runs import open_calls
 from responses.webhooks.models import WebhookDelivery
 from tenants.limits import sweeper as limits_sweeper
 from tenants.outbox import queue as outbox
-from vectors import services as vector_stores
-from vectors.ingestion import Ingestion
+from tools.vectors import services as vector_stores
+from tools.vectors.ingestion import Ingestion
 
 
 @shared_task(name="responses.tasks.sweep_dead_runs", expires=30)

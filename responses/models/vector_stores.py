@@ -163,7 +163,7 @@ class HalfVectorField(models.Field[Sequence[float], str]):
 class VectorEmbedding(models.Model):
     """The vector of a passage.
 
-    The table is created by `vectors.schema` instead of a migration, and only if the database has pgvector. A
+    The table is created by `tools.vectors.schema` instead of a migration, and only if the database has pgvector. A
     foreign key in the database removes a vector together with its passage.
     """
 

@@ -21,9 +21,9 @@ from core.clock import now
 from core.egress_policy import AllowList
 from core.work import heartbeats
 from core.work.notifications import blocking_client
-from overview.admin import system
 from responses.admin import configuration
 from responses.models import Status
+from server.admin import system
 from tests.admin.conftest import CountQueries
 from tests.admin.rows import add_response, text
 from tests.support.api import Caller

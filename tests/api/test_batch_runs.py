@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from batches.requests import CreateBatch
-from batches.services import create_batch
 from conversations.models import File
 from core.clock import now
 from core.http.nulls import read
+from gateway.batches.requests import CreateBatch
+from gateway.batches.services import create_batch
 from responses.models.batches import Batch, BatchLine
 from responses.runs.identity import RequestInfo
 from tenants import directory, scope, services

@@ -18,7 +18,7 @@ from tests.support import documents
 from tests.support.aiohttp_server import serving
 from tests.support.api import Api, error, ok
 from tests.support.vector_stores import StoreClient, read_waiting_files, upload
-from vectors import ingestion
+from tools.vectors import ingestion
 
 pytestmark = pytest.mark.usefixtures("no_worker")
 WORDS = "Herons nest in old oaks."

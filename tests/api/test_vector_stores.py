@@ -13,7 +13,7 @@ from tenants import scope
 from tenants.models import Team
 from tests.support.api import Api, MakeApi, error, ok
 from tests.support.vector_stores import EMBEDDER, StoreClient, read_waiting_files, upload, use_demo_embeddings
-from vectors import services
+from tools.vectors import services
 
 pytestmark = pytest.mark.usefixtures("no_worker")
 NOTHING = {"in_progress": 0, "completed": 0, "failed": 0, "cancelled": 0, "total": 0}

@@ -24,7 +24,7 @@ from tests.support.sampling import SEED, sized
 from tests.support.vector_stores import upload, use_demo_embeddings
 from tests.support.web import WebProcess
 from tests.support.workers import WorkerProcess
-from vectors import services
+from tools.vectors import services
 
 RACES = sized(24, full=1_000)
 AT_ONCE = 6

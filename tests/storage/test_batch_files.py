@@ -10,14 +10,14 @@ import orjson
 import pytest
 from asgiref.sync import async_to_sync
 
-from batches import files
-from batches.queue import UNCOUNTED_AFTER, Job
-from batches.services import count_open_batches
 from conversations.files import storage
 from conversations.models import File, FileState
 from core.clock import now
 from core.process_name import process_name
 from core.work.leases import lease_until
+from gateway.batches import files
+from gateway.batches.queue import UNCOUNTED_AFTER, Job
+from gateway.batches.services import count_open_batches
 from responses.models.batches import Batch, BatchLine, BatchStatus, LineState
 from tenants import directory, scope
 from tests.storage.test_batch_queue import create_batches

@@ -8,8 +8,8 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from batches import queue
 from core.clock import now
+from gateway.batches import queue
 from responses.lifecycle import dead_processes
 from responses.models.batches import OPEN_BATCHES, Batch, BatchLine, BatchStatus, LineState
 from tenants import scope

@@ -23,7 +23,7 @@ from tenants import scope
 from tenants.models import Team
 from tests.support.api import Caller, MakeCaller
 from tests.support.webhooks import add_endpoint, announce
-from vectors import ingestion
+from tools.vectors import ingestion
 
 MANY = 100_000
 MOST_MS = 50.0

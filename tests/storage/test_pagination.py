@@ -11,7 +11,6 @@ import pytest
 from django.db import connection, models, transaction
 from django.test.utils import CaptureQueriesContext
 
-from batches import selectors as batches
 from containers import selectors as containers
 from containers.models import Container, ContainerFile
 from conversations import selectors as conversations
@@ -20,6 +19,7 @@ from conversations.models import Conversation, File, FileState, Item, Placement,
 from conversations.selectors import ConversationFilter
 from core.errors import NotFound
 from core.http.pagination import Order, Page, PageRequest
+from gateway.batches import selectors as batches
 from gateway.chat import stored as chat
 from gateway.chat.stored import CompletionFilter
 from responses.models import ChatCompletion, Mode, Response, Status
@@ -33,7 +33,7 @@ from skills import selectors as skills
 from skills.models import Skill, SkillVersion
 from tenants import directory, scope
 from tests.support.api import Caller, MakeCaller
-from vectors import selectors as vectors
+from tools.vectors import selectors as vectors
 
 pytestmark = pytest.mark.usefixtures("database")
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -9,7 +9,7 @@ from django.db import connection
 from pydantic import TypeAdapter
 
 from responses.schema.file_search import Filter
-from vectors.filters import sql_condition
+from tools.vectors.filters import sql_condition
 
 KEYS = ["a", "b", 'c"\\', "d'%s"]
 VALUES: list[Any] = [0, 1, 1.0, -3, 2.5, 1e20, True, False, "", "1", "true", "a", "B", "ä", "x'y%", "\N{GRINNING FACE}"]

@@ -10,7 +10,7 @@ from core.errors import UnsupportedValue
 from responses.models.vector_stores import VectorChunk, VectorEmbedding, VectorStore, VectorStoreFile
 from tenants import scope
 from tests.support.api import Caller
-from vectors import schema, search
+from tools.vectors import schema, search
 
 
 def test_a_missing_vector_table_is_reported(database: None) -> None:

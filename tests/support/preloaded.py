@@ -94,7 +94,7 @@ _WITHOUT_SETTINGS = (
     "tools.mcp.schema",
     "tools.tool_search.schema",
     "tools.web_search.execution",
-    "vectors.requests",
+    "tools.vectors.requests",
 )
 """Modules of the platform that read no settings while they are loaded; without settings, reading one is an error."""
 _MOST_TEMPLATES = 4

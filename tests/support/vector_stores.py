@@ -10,7 +10,7 @@ from tenants import scope, services
 from tenants.models import Team
 from tests.support.api import Api, ok
 from tests.support.waiting import eventually
-from vectors import ingestion
+from tools.vectors import ingestion
 
 EMBEDDER = "demo-embedding-d0"
 """The demo embedding model under a name that no other test uses."""

@@ -1,6 +1,6 @@
 """Fair distribution of the slots of a worker among batches."""
 
-from batches.queue import BatchLoad, allot
+from gateway.batches.queue import BatchLoad, allot
 
 
 def load(batch_id: str, team_id: str, running: int = 0) -> BatchLoad:

@@ -2,7 +2,7 @@
 
 import random
 
-from vectors.chunking import passages
+from tools.vectors.chunking import passages
 
 
 def test_a_short_text_is_one_passage() -> None:

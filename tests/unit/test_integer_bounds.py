@@ -7,12 +7,12 @@ import pytest
 from django.http import QueryDict
 from pydantic import BaseModel
 
-from batches.requests import CreateBatch
 from core.errors import LimitExceeded
 from core.http.query import integer, row_number
 from core.http.validation import validate
 from core.http.wire import MAX_INTEGER, Wire
 from gateway.audio.schema import CreateTranscription, CreateTranslation
+from gateway.batches.requests import CreateBatch
 from responses.schema.images import EditImage
 from server.api_urls import ENDPOINTS
 

@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations f67e9bd7d43f2fd0f56fe934e35c4fb220fd2a6a7c9d90bd1f611a7b9b43785a
+-- PostgreSQL 18, migrations 34058cff8b8d8fa7e8b4aa1190be1903d7edca58b8ac9ea58e84b9c54ceb360f
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER

@@ -16,7 +16,7 @@ from django.db import connections, transaction
 from django.db.migrations.loader import MigrationLoader
 
 from core.db import partitions, row_security
-from vectors import schema as vector_schema
+from tools.vectors import schema as vector_schema
 
 PATH = Path(__file__).with_name("schema.sql")
 COMMAND = "python3 manage.py dump_schema"

@@ -14,7 +14,7 @@ from tools.file_search.execution import FileSearchTool
 from tools.file_search.history import past_call
 from tools.file_search.schema import FileSearchToolParam
 from tools.file_search.searcher import StoreSearcher
-from vectors import search
+from tools.vectors import search
 
 
 class FileSearchPlugin(ToolPlugin):

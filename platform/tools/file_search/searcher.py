@@ -8,8 +8,8 @@ from responses.runs.identity import UsageAccount
 from responses.schema.file_search import RankingOptions
 from tenants import scope
 from tools.file_search.schema import DEFAULT_RESULTS, FileSearchToolParam
-from vectors import search
-from vectors.search import SearchRequest
+from tools.vectors import search
+from tools.vectors.search import SearchRequest
 
 
 class StoreSearcher:

@@ -13,7 +13,6 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 from typing_extensions import override
 
-from batches.runner import BatchRunner
 from core import egress
 from core.admission.overload import admission
 from core.compute import pool
@@ -21,6 +20,7 @@ from core.db.db_threads import pool_load
 from core.process_name import process_name
 from core.telemetry import metrics, tracing
 from core.work import heartbeats, presence, task_runs, work_queue, worker_loop
+from gateway.batches.runner import BatchRunner
 from providers.clients import close_clients
 from responses.lifecycle import dead_processes
 from responses.lifecycle.isolation import IsolatedProcesses
@@ -35,7 +35,7 @@ from server.web import warm_up
 from server.web.http_server import allow_many_sockets, freeze_startup_objects
 from tenants.notifications.mail import MailChannel
 from tenants.outbox.delivery_worker import DeliveryChannel, DeliveryWorker
-from vectors.ingestion import Ingestion
+from tools.vectors.ingestion import Ingestion
 
 logger = logging.getLogger(__name__)
 _isolated = IsolatedProcesses()

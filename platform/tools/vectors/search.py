@@ -25,8 +25,8 @@ from responses.models.vector_stores import HalfVectorField, VectorStore
 from responses.runs.identity import UsageAccount
 from responses.schema.file_search import ComparisonFilter, CompoundFilter, HybridSearch
 from tenants import scope
-from vectors import embedding, filters, schema, selectors
-from vectors.embedding import Vector
+from tools.vectors import embedding, filters, schema, selectors
+from tools.vectors.embedding import Vector
 
 COMPARE_ALL = 10_000
 """Maximum number of candidates that are compared completely."""

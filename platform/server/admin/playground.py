@@ -18,11 +18,11 @@ from console import markdown
 from console.widgets import size
 from core.clock import now
 from core.errors import BadRequest
-from overview.admin.search.lookup import rows_of
 from responses.admin import cells
 from responses.models import Response
 from responses.models.vector_stores import VectorStore
 from responses.requests import rebuild
+from server.admin.search.lookup import rows_of
 from tenants import scope, services
 from tenants.console.audited_admin import actor
 from tenants.console.content_access import audit_read, hidden_notice, may_read

@@ -28,10 +28,10 @@ from providers.clients import UpstreamFailed
 from responses.models.vector_stores import EntryStatus, VectorChunk, VectorEmbedding, VectorStoreFile
 from responses.runs.identity import UsageAccount
 from tenants import scope
-from vectors import embedding
-from vectors.chunking import passages
-from vectors.embedding import Vector
-from vectors.removal import lock_store
+from tools.vectors import embedding
+from tools.vectors.chunking import passages
+from tools.vectors.embedding import Vector
+from tools.vectors.removal import lock_store
 
 logger = logging.getLogger(__name__)
 _LEASE = timedelta(seconds=60)

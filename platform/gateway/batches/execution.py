@@ -8,8 +8,6 @@ from typing import Any
 
 import orjson
 
-from batches.queue import ClaimedLine, LineResult
-from batches.requests import EMBEDDINGS
 from core.compute.pool import of_team
 from core.errors import ApiError, InvalidValue, LimitReached, LimitsUnavailable, ServerError
 from core.http.validation import parse_json
@@ -18,6 +16,8 @@ from engine.converter.base import read_usage
 from engine.steps import RunEnded
 from engine.turn import Usage
 from gateway import chat
+from gateway.batches.queue import ClaimedLine, LineResult
+from gateway.batches.requests import EMBEDDINGS
 from responses.lifecycle import blocked, create
 from responses.models import Mode
 from responses.passthrough import embeddings_moderations

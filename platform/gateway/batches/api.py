@@ -2,8 +2,6 @@
 
 from rest_framework.response import Response
 
-from batches import selectors, services
-from batches.requests import SCOPES, CreateBatch
 from core.http.endpoints import (
     INTEGER,
     NULLABLE_INTEGER,
@@ -15,6 +13,8 @@ from core.http.endpoints import (
     Endpoint,
 )
 from core.http.pagination import PAGE, PageRequest
+from gateway.batches import selectors, services
+from gateway.batches.requests import SCOPES, CreateBatch
 from responses.api.requests import info_of
 from responses.models.batches import BatchStatus
 from tenants import scope

@@ -19,7 +19,7 @@ from console.widgets import badge, when
 from conversations.models import Item, Placement, Section
 from core.clock import now
 from core.db.row_security import EVERY_TEAM
-from overview.admin.search.lookup import url_of_place
+from server.admin.search.lookup import url_of_place
 from tenants.audit import audit
 from tenants.console.audited_admin import actor
 from tenants.console.content_access import hidden_notice, may_read

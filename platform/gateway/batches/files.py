@@ -17,10 +17,16 @@ from django.conf import settings
 from django.core.files import File as Content
 from django.db.models import Count, Func, IntegerField, Q, QuerySet, Sum
 
-from batches import queue
-from batches.cancellable_thread import StopSignal, run_in_thread
-from batches.queue import Job
-from batches.requests import (
+from conversations.files import storage
+from conversations.files.storage import IncomingFile
+from conversations.models import File, Purpose
+from core.clock import now
+from core.db.db_threads import in_db_thread
+from core.json.storable_json import without_nul
+from gateway.batches import queue
+from gateway.batches.cancellable_thread import StopSignal, run_in_thread
+from gateway.batches.queue import Job
+from gateway.batches.requests import (
     MAX_BYTES,
     MAX_EMBEDDING_INPUTS,
     MAX_LINES,
@@ -29,12 +35,6 @@ from batches.requests import (
     parse_line,
     too_many_inputs,
 )
-from conversations.files import storage
-from conversations.files.storage import IncomingFile
-from conversations.models import File, Purpose
-from core.clock import now
-from core.db.db_threads import in_db_thread
-from core.json.storable_json import without_nul
 from responses.models.batches import Batch, BatchLine, BatchStatus, LineState
 from responses.webhooks.outbox import announce
 from tenants import scope

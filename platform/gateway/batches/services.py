@@ -3,13 +3,13 @@
 from datetime import timedelta
 from functools import partial
 
-from batches.queue import UNCOUNTED_AFTER
-from batches.requests import SCOPES, CreateBatch
-from batches.selectors import get_batch
 from conversations.files import storage
 from conversations.models import Purpose
 from core.clock import now, shared_now
 from core.errors import Conflict, InvalidValue
+from gateway.batches.queue import UNCOUNTED_AFTER
+from gateway.batches.requests import SCOPES, CreateBatch
+from gateway.batches.selectors import get_batch
 from responses.models.batches import OPEN_BATCHES, Batch, BatchStatus
 from responses.runs.identity import RequestInfo
 from tenants import scope

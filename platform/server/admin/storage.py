@@ -41,10 +41,10 @@ from console.widgets import (
 from containers.models import Container, ContainerFile
 from conversations.models import File
 from core.clock import now
-from overview.admin.search.lookup import url_of
 from responses.models import ChatCompletion
 from responses.models.batches import Batch, BatchLine
 from responses.models.vector_stores import VectorStore, VectorStoreFile
+from server.admin.search.lookup import url_of
 from skills.models import Skill, SkillVersion
 from tenants.console.content_access import audit_read, hidden_notice, may_read
 from tenants.console.roles import TeamScoped

@@ -8,13 +8,13 @@ from typing_extensions import override
 class VectorsConfig(AppConfig):
     """Connects the schema that migrations cannot create, and the removal of files."""
 
-    name = "vectors"
+    name = "tools.vectors"
     verbose_name = "Vector stores"
 
     @override
     def ready(self) -> None:
         """Connect the receivers of signals."""
-        from vectors import removal, schema
+        from tools.vectors import removal, schema
 
         # Sent for apps with models only.
         post_migrate.connect(schema.prepare, sender=apps.get_app_config("responses"))

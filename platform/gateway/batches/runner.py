@@ -15,11 +15,11 @@ from django.conf import settings
 from django.db import Error as DatabaseError
 from typing_extensions import override
 
-from batches import execution, files, queue
-from batches.queue import MAX_ATTEMPTS, ClaimedLine, Job, LineResult
 from core.db.database import is_unavailable
 from core.db.db_threads import in_db_thread
 from core.work.work_queue import WorkLoop
+from gateway.batches import execution, files, queue
+from gateway.batches.queue import MAX_ATTEMPTS, ClaimedLine, Job, LineResult
 
 _MAX_JOBS = 2
 # A restart of the database takes seconds. An answer that the upstream has billed must not be lost because of it.

@@ -22,8 +22,8 @@ from tenants import scope
 from tenants.models import Scope
 from tenants.principal import Principal
 from tenants.views import ApiRequest, ApiView
-from vectors import search, selectors, services
-from vectors.requests import (
+from tools.vectors import search, selectors, services
+from tools.vectors.requests import (
     AttachFile,
     AttachFiles,
     CreateStore,
@@ -32,8 +32,8 @@ from vectors.requests import (
     UpdateStore,
     UpdateStoreFile,
 )
-from vectors.search import SearchRequest
-from vectors.selectors import public_batch, public_entry, public_store
+from tools.vectors.search import SearchRequest
+from tools.vectors.selectors import public_batch, public_entry, public_store
 
 _COUNTS: Schema = dict.fromkeys((*EntryStatus.values, "total"), INTEGER)
 _FILE_COUNTS: Schema = {"type": "object", "properties": _COUNTS, "required": list(_COUNTS)}

@@ -14,9 +14,9 @@ from responses.models.vector_stores import EntryStatus, VectorStore, VectorStore
 from tenants import scope
 from tenants.audit import audit
 from tenants.principal import Principal
-from vectors import embedding, schema, selectors
-from vectors.removal import lock_store, remove_files
-from vectors.requests import AttachFile, CreateStore, UpdateStore
+from tools.vectors import embedding, schema, selectors
+from tools.vectors.removal import lock_store, remove_files
+from tools.vectors.requests import AttachFile, CreateStore, UpdateStore
 
 # Expires soon, because the schedule sends the same task.
 _FILES_WAITING = WorkerMessage("responses.tasks.ingest_files", expires=60)

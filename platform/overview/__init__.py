@@ -1,1 +1,0 @@
-"""Console pages that combine what several apps know."""
