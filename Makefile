@@ -5,7 +5,7 @@ bin := .venv/bin
 
 # Says how to install what the other targets use, if it is missing.
 development:
-	@PYTHONPATH=platform $$(command -v $(bin)/python || echo python3) -m launcher.development
+	@PYTHONPATH=platform $$(command -v $(bin)/python || echo python3) -m launcher.installation.development
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10

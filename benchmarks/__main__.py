@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from launcher import development
+from launcher.installation import development
 
 development.require_packages()
 

@@ -19,9 +19,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from launcher import installation_errors
 from launcher.errors import InstallationInterrupted, LaunchError
-from launcher.installers import LAST_LINES, LOG, Installer, run
+from launcher.installation import errors as installation_errors
+from launcher.installation.installers import LAST_LINES, LOG, Installer, run
 from launcher.report import Report
 
 RUNTIME = "requirements/runtime.txt"

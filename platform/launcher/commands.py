@@ -6,8 +6,8 @@ from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
 from typing import NoReturn
 
-from launcher import model_file
 from launcher.errors import LaunchError
+from launcher.local_models import model_file
 
 GROUPS = {
     "On one machine": {

@@ -10,9 +10,10 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import NoReturn
 
-from launcher import address, bootstrap, commands, deployment, installation_errors, sandboxes, state
+from launcher import address, bootstrap, commands, deployment, sandboxes, state
 from launcher.errors import LaunchError, RefusedStart
-from launcher.model_file import ModelFile
+from launcher.installation import errors as installation_errors
+from launcher.local_models.model_file import ModelFile
 from launcher.report import Report
 
 # Required by the settings, but not used by `api_coverage`, which writes a document, nor by help texts.

@@ -16,9 +16,9 @@ import django
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
 
-from launcher import model_servers
 from launcher.errors import RefusedStart
-from launcher.model_servers import KnownUpstream, Offer, Search
+from launcher.local_models import model_servers
+from launcher.local_models.model_servers import KnownUpstream, Offer, Search
 from launcher.state import write_private
 
 

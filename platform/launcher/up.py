@@ -16,12 +16,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from launcher import address, model_file, model_servers, postgres, sandboxes, state, valkey
+from launcher import address, postgres, sandboxes, state, valkey
 from launcher.address import LOOPBACK, Address
 from launcher.errors import LaunchError, RefusedStart
 from launcher.home import ServerHome, abandoned_homes, server_home
-from launcher.model_file import ModelFile, ModelFileServer
-from launcher.model_servers import Offer
+from launcher.local_models import model_file, model_servers
+from launcher.local_models.model_file import ModelFile, ModelFileServer
+from launcher.local_models.model_servers import Offer
 from launcher.postgres import DatabaseRole
 from launcher.processes import ChildCommand, Records
 from launcher.report import Report

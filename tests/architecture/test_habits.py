@@ -29,7 +29,7 @@ PARAMETERS = {
     "console.charts._chart": 9,
     "core.admission.request_bodies.__init__": 7,
     "core.telemetry.metrics.count_usage": 8,
-    "launcher.installers.run": 7,
+    "launcher.installation.installers.run": 7,
     "responses.lifecycle.create._build": 9,
     "responses.lifecycle.create._check": 8,
     "responses.lifecycle.create.start_response": 7,

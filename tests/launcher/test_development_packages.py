@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import COMMANDS
-from launcher.development import MESSAGE
+from launcher.installation.development import MESSAGE
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,5 +46,5 @@ def test_a_target_of_make_says_how_to_install_the_packages(bare_environment: Pat
 
 
 def test_nothing_is_missing_in_the_environment_of_the_tests() -> None:
-    done = run(sys.executable, ROOT / "platform" / "launcher" / "development.py")
+    done = run(sys.executable, ROOT / "platform/launcher/installation/development.py")
     assert (done.returncode, done.stderr) == (0, "")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher import model_file
 from launcher.errors import LaunchError
-from launcher.model_file import ModelFile, ModelFileServer
+from launcher.local_models import model_file
+from launcher.local_models.model_file import ModelFile, ModelFileServer
 
 needs_no_llama = pytest.mark.skipif(find_spec("xllamacpp") is not None, reason="xllamacpp is installed here")
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from launcher import model_servers
 from launcher.address import any_free_port
 from launcher.errors import RefusedStart
-from launcher.model_servers import ALL_SECONDS, KnownUpstream, ModelServer, Search
+from launcher.local_models import model_servers
+from launcher.local_models.model_servers import ALL_SECONDS, KnownUpstream, ModelServer, Search
 from tests.support.machine_clock import machine_time
 from tests.support.model_server import model_server, models, ollama
 

@@ -248,7 +248,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT / "platform"), str(ROOT)]
-    from launcher import development
+    from launcher.installation import development
 
     development.require_packages()
     main()

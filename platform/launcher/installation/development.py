@@ -1,7 +1,7 @@
 """Check that the packages for development are installed; `up` installs only those for running.
 
-Commands that need them call `require_packages` before they import anything else. `python -m launcher.development`
-checks the interpreter that runs it.
+Commands that need them call `require_packages` before they import anything else. This module checks the interpreter
+that runs it: `python -m launcher.installation.development`.
 """
 
 import sys

@@ -138,7 +138,7 @@ def program(environment: Mapping[str, str]) -> list[str]:
             raise LaunchError(f"{PROGRAM_VARIABLE} must be the path of a program, not {chosen!r}.")
         return [str(Path(chosen).absolute())]
     if find_spec("xllamacpp"):
-        return [sys.executable, "-m", "launcher.llama_server"]
+        return [sys.executable, "-m", "launcher.local_models.llama_server"]
     if system := shutil.which("llama-server", path=environment.get("PATH")):
         return [system]
     raise LaunchError(

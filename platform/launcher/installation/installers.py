@@ -18,8 +18,9 @@ from pathlib import Path
 from time import monotonic
 from typing import IO, cast
 
-from launcher import installation_errors, package_index
 from launcher.errors import LaunchError
+from launcher.installation import errors as installation_errors
+from launcher.installation import package_index
 from launcher.report import Report
 
 LOG = "installation.log"

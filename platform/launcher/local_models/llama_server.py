@@ -1,4 +1,6 @@
-"""llama.cpp's server from the package xllamacpp: `python -m launcher.llama_server --model FILE --port PORT …`.
+"""llama.cpp's server from the package xllamacpp.
+
+    python -m launcher.local_models.llama_server --model FILE --port PORT …
 
 It understands the options and variables of llama.cpp's own program that `up` uses.
 """
@@ -11,13 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.errors import WRONG_SETTINGS
-from launcher.model_file import KEY_VARIABLE, THREADS_VARIABLE
+from launcher.local_models.model_file import KEY_VARIABLE, THREADS_VARIABLE
 
 
 def main(arguments: Sequence[str]) -> int:
     import xllamacpp
 
-    parser = ArgumentParser(prog="launcher.llama_server")
+    parser = ArgumentParser(prog="launcher.local_models.llama_server")
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)

@@ -1,0 +1,1 @@
+"""Installation of packages into an environment of the checkout."""

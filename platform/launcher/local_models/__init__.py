@@ -1,0 +1,1 @@
+"""Models on this machine: files that llama.cpp serves, and servers that run already."""
