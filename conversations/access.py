@@ -12,7 +12,7 @@ from tenants.principal import Principal
 
 def get_conversation(*, principal: Principal, conversation_id: str, lock: bool = False) -> Conversation:
     """Return a conversation of the caller's team; raises `NotFound`. Pass `lock` before changing its items."""
-    # Filtered by team in addition to row-level security, which the caller may have opened wider.
+    # Filtered by team in addition to row-level security, because the caller's scope may include other teams.
     team_id = principal.team_id
     found = selectors.find_conversation(team_id=team_id, conversation_id=conversation_id, lock=lock)
     if found is None:

@@ -55,5 +55,5 @@ def _section(body: dict[str, Any]) -> str:
     tool = ": ".join(str(body[name]) for name in ("server_label", "name") if body.get(name))
     heading = f"\n### {kind.capitalize()}{f' `{tool}`' if tool else ''}\n"
     # A fence must be longer than any run of backticks in the text, or the text would end the block.
-    fence = "`" * (max((len(found) for found in _FENCES.findall(text)), default=2) + 1)
+    fence = "`" * (max((len(run) for run in _FENCES.findall(text)), default=2) + 1)
     return f"{heading}\n{fence}\n{text}\n{fence}\n" if text else heading

@@ -42,7 +42,7 @@ class Item(TeamRow):
 
 
 def opens_context(item_type: str) -> bool:
-    """Return true if models read no item before one of this type."""
+    """Return true if the context of a model starts at the latest item of this type."""
     return item_type == "compaction"
 
 

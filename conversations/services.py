@@ -129,7 +129,7 @@ def update_conversation(
 
 
 def delete_conversation(*, team_id: str, actor: str, conversation_id: str, request_id: str, reason: str = "") -> None:
-    """Delete a conversation and those of its items that no response or fork uses.
+    """Delete a conversation, and its items that no response or fork uses.
 
     The audit log records the `actor`, and the reason if there is one.
     """
@@ -210,7 +210,7 @@ def _locked(team_id: str, conversation_id: str) -> Conversation:
 
 
 def remove_unplaced(keys: Collection[UUID]) -> None:
-    """Delete those of these items that no placement uses any more.
+    """Delete the items with these keys that no placement uses any more.
 
     A transaction that is about to place one of them has locked it. Locking it here as well means that either this
     function sees the new placement, or the other transaction does not find the item.

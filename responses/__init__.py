@@ -1,1 +1,1 @@
-"""Doing inference: the loop, the stream, the API of responses and chat completions."""
+"""Inference: the Responses API, its runs and streams, stored chat completions, and endpoints that need no run."""

@@ -5,8 +5,8 @@ only reported, or blocks the response when content is flagged. If it can block t
 before the turn was checked. Results have the shapes of `Response.moderation` in the API.
 
 A guardrail is a check that all responses of a team must pass, independent of what their requests ask for. A moderation
-model or an HTTP hook decides, and each decision is stored as a row. Blocked content ends as under the parameter: input
-with a 400, output with a failed response that shows none of it.
+model or an HTTP hook decides, and each decision is stored as a row. Blocked content is handled as with the parameter:
+input is rejected with a 400, and output ends as a failed response that shows none of it.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ class ModerationCheck:
             return _error_result("The moderation check was interrupted.")
 
     def stored_options(self) -> dict[str, Any]:
-        """Return what a worker that resumes the run needs, apart from the principal."""
+        """Return the options that a worker needs to resume the run, apart from the principal."""
         return {"policy": self.policy.model_dump(mode="json", exclude_unset=True), "of_input": self.input_result}
 
     def public_result(self, result: ModerationResult) -> dict[str, ModerationResult]:
@@ -282,7 +282,7 @@ class GuardrailCheck:
             reason=self._without_secrets(decision.reason)[:_MAX_REASON],
             request_id=self.account.request_id,
         )
-        # Shielded: a client that leaves must not erase the decision.
+        # Shielded: the decision is stored even if the client disconnects.
         await asyncio.shield(writer.submit(Change(team_id=self.account.team_id, insert=[row])))
         return {"blocked": blocked, "outcome": outcome, "message": message}
 
@@ -344,7 +344,7 @@ class GuardrailCheck:
         return error.message
 
     def _without_secrets(self, value: object) -> str:
-        """Return a text of another server as it may be stored and shown."""
+        """Return a text of another server without secrets, so that it may be stored and shown."""
         # PostgreSQL has no NUL in text.
         text = str(value).replace("\0", "")
         return redact(text, [self.guard.hook_secret, *secrets_of_url(self.guard.hook_url)])
@@ -413,7 +413,7 @@ async def start_checks(
     guard = await directory.guardrails.aget(principal.team_id)
     guardrail = _guardrail_check(guard, principal, body.model, response_id, request, is_stored=body.store is not False)
     if guardrail is not None and guardrail.guard.input_checker:
-        # Items may enter a conversation without a response, and so without a check: there the whole context is checked.
+        # Items may enter a conversation without a response, and so without a check; the whole context is checked then.
         items = context.items if context.conversation_id else [*context.preface, *context.input_items]
         texts, images = await _texts_and_images(items, attachments)
         texts = [body.instructions, *texts] if body.instructions else texts
@@ -471,7 +471,7 @@ def _guardrail_check(
 
 
 def _output_checks(moderation: ModerationCheck | None, guardrail: GuardrailCheck | None) -> OutputChecks | None:
-    # A guardrail that checks only input has done its work by now.
+    # A guardrail without an output checker has nothing left to check.
     if guardrail is not None and not guardrail.guard.output_checker:
         guardrail = None
     return OutputChecks(moderation=moderation, guardrail=guardrail) if moderation or guardrail else None

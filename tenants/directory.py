@@ -63,10 +63,10 @@ from tenants.principal import BudgetLimit, Principal, SubjectKind, SubjectLimits
 
 logger = logging.getLogger(__name__)
 CACHE_SECONDS = 1.0
-# On event loops, results are used longer than that, because a lookup takes 30 to 100 ms in a busy process: its thread
+# On event loops, results are used longer, because a lookup takes 30 to 100 ms in a busy process: its thread
 # waits for the interpreter lock after each query. Two seconds are promised, of which the lookup itself takes some.
 _LONGEST_USE_SECONDS = 1.8
-# One that was used is looked up again after this time, and a later use renews the others.
+# A result that was used is looked up again after the first time; a use after the second time renews any other result.
 _RENEWAL_SECONDS, _LATE_RENEWAL_SECONDS = 0.9, 1.2
 # Bounds memory when clients send many unknown keys or model names.
 _MAX_ENTRIES = 10_000
@@ -159,10 +159,10 @@ class CachedLookup(Generic[Found]):
 
     def __init__(self, look_up: Callable[..., Found]) -> None:
         self._look_up = look_up
-        # With the time at which each lookup began: what was changed since is not in its result.
+        # Each result with the time at which its lookup began: later changes are not in it.
         self._entries: dict[tuple[str, ...], tuple[float, Found]] = {}
         self._lock = threading.Lock()
-        # Since the last lookup, on an event loop.
+        # Names that were used on an event loop since their last lookup.
         self._used: set[tuple[str, ...]] = set()
         self._active: dict[tuple[object, ...], asyncio.Task[Found]] = {}
 
@@ -189,12 +189,12 @@ class CachedLookup(Generic[Found]):
                 self._entries[name] = (at, found)
 
     def missing(self, names: Iterable[tuple[str, ...]]) -> set[tuple[str, ...]]:
-        """Return the names whose results are not known."""
+        """Return the names whose results are not cached."""
         after = time.monotonic() - CACHE_SECONDS
         return {name for name in names if name not in self._entries or self._entries[name][0] <= after}
 
     async def aget(self, *name: str) -> Found:
-        """Return the same for the event loop. Only a miss switches to a thread, once for all who ask meanwhile.
+        """Return the result on the event loop. Only a miss switches to a thread, once for all concurrent callers.
 
         A result that is in use is looked up again before it expires, and used meanwhile.
         """
@@ -248,8 +248,8 @@ class _Secret:
 @CachedLookup
 def _key(digest: str) -> _Secret | None:
     at = time.monotonic()
-    # Together with the key: what every request of the team needs next. With 1,000 teams hardly any lookup is cached,
-    # and three transactions instead of one kept the database threads busy with 70 requests per second.
+    # Reads the key with the data that every request of the team needs next. With 1,000 teams hardly any lookup is
+    # cached, and three transactions instead of one kept the database threads busy with 70 requests per second.
     own_names = Model.objects.filter(teams=OuterRef("team_id"), enabled=True).values("name")
     keys = ApiKey.objects.select_related("team").annotate(
         own_names=ArraySubquery(own_names), has_guardrail=Exists(Guardrail.objects.filter(pk=OuterRef("team_id")))
@@ -263,7 +263,7 @@ def _key(digest: str) -> _Secret | None:
     if not key.has_guardrail:
         guardrails.remember(None, key.team_id, at=at)
     # Made here, once per lookup and not per request.
-    networks = tuple(ip_network(each, strict=False) for each in key.allowed_addresses or ())
+    networks = tuple(ip_network(address, strict=False) for address in key.allowed_addresses or ())
     return _Secret(key=key, principal=_principal(key, limits), is_old=key.digest != digest, networks=networks)
 
 
@@ -281,7 +281,7 @@ def _admin_key(digest: str) -> _Secret | None:
         expires_at=key.expires_at,
         grace_seconds=0,
     )
-    networks = tuple(ip_network(each, strict=False) for each in key.allowed_addresses or ())
+    networks = tuple(ip_network(address, strict=False) for address in key.allowed_addresses or ())
     return _Secret(key=key, principal=caller, is_old=False, networks=networks)
 
 
@@ -306,8 +306,8 @@ _HAS_LIMITS = Exists(LimitSet.objects.filter(team=OuterRef("team_id")))
 def _limits_of(keys: Iterable[Any]) -> Limits:
     """Return the limit sets of keys, of their teams and of the end users of these. One query, or none without limits.
 
-    The keys are annotated with `has_limits`. Of end users with limits of their own, only one is among them, as there
-    may be many.
+    The keys are annotated with `has_limits`. Only one of the end users with limits of their own is included, as
+    there may be many.
     """
     keys = list(keys)
     limited, teams = {key.pk for key in keys if key.has_limits}, {key.team_id for key in keys if key.has_limits}
@@ -318,8 +318,8 @@ def _limits_of(keys: Iterable[Any]) -> Limits:
     own = Q(pk__in=one_each.order_by("team").distinct("team").values("pk"))
     found: dict[str, list[LimitSet]] = {}
     rows = LimitSet.objects.filter(Q(team__in=teams) & (shared | Q(api_key__in=limited)) | own)
-    for each in rows.prefetch_related("budgets"):
-        found.setdefault(each.team_id, []).append(each)
+    for row in rows.prefetch_related("budgets"):
+        found.setdefault(row.team_id, []).append(row)
     return found
 
 
@@ -352,12 +352,12 @@ def subject_limits(found: LimitSet) -> SubjectLimits:
     values = {name: value for name in _LIMIT_NAMES if (value := getattr(found, name)) is not None}
     budgets = tuple(
         BudgetLimit(
-            period=each.period,
-            amount=each.amount,
-            is_hard=each.is_hard,
-            allows_unknown_prices=each.allow_unknown_prices,
+            period=budget.period,
+            amount=budget.amount,
+            is_hard=budget.is_hard,
+            allows_unknown_prices=budget.allow_unknown_prices,
         )
-        for each in sorted(found.budgets.all(), key=lambda one: one.pk)
+        for budget in sorted(found.budgets.all(), key=lambda budget: budget.pk)
     )
     return SubjectLimits(
         kind=kind, id=found.api_key_id or found.end_user or found.team_id, values=values, budgets=budgets
@@ -446,13 +446,13 @@ def upstream_of(server: "models.Upstream") -> UpstreamEndpoint:
 def upstreams(*, limit: int) -> list[UpstreamEndpoint]:
     """Return the oldest upstreams."""
     with scope.every_team():
-        return [upstream_of(one) for one in models.Upstream.objects.order_by("created_at")[:limit]]
+        return [upstream_of(upstream) for upstream in models.Upstream.objects.order_by("created_at")[:limit]]
 
 
 def _price_lists(found: Collection[Model]) -> Mapping[int, PriceList]:
     """Return the prices of models by their key."""
     # Not prefetched: rows that refer to each other are garbage that only the collector frees.
-    entries: dict[int, list[PriceEntry]] = {each.pk: [] for each in found}
+    entries: dict[int, list[PriceEntry]] = {model.pk: [] for model in found}
     for row in models.Price.objects.filter(model__in=[*entries]).order_by("pk"):
         entries[cast("int", row.model_id)].append(row.entry())
     return {pk: PriceList(rows) for pk, rows in entries.items()}
@@ -486,7 +486,7 @@ def search_engine(team_id: str) -> SearchEngineSettings | None:
     with scope.every_team():
         found = SearchEngine.objects.filter(_visible_to(team_id), enabled=True).annotate(for_team=Q(teams=team_id))
         # The team's own engine before shared ones; the server's configuration is the last resort.
-        best = max(found.order_by("-created_at"), key=lambda one: bool(one.for_team), default=None)
+        best = max(found.order_by("-created_at"), key=lambda engine: bool(engine.for_team), default=None)
     if best is not None:
         return SearchEngineSettings(kind=best.kind, base_url=best.base_url, api_key=best.api_key)
     if settings.SEARXNG_URL:
@@ -496,7 +496,7 @@ def search_engine(team_id: str) -> SearchEngineSettings | None:
 
 @CachedLookup
 def image_model(team_id: str) -> str:
-    """Return the team's default image model: its own, that of the server's configuration, or an empty string."""
+    """Return the team's default image model, else that of the server's configuration, else an empty string."""
     with scope.every_team():
         own = Team.objects.values_list("image_model", flat=True).filter(pk=team_id).first()
     return own or settings.IMAGE_MODEL
@@ -504,7 +504,7 @@ def image_model(team_id: str) -> str:
 
 @CachedLookup
 def summary_model(team_id: str) -> str:
-    """Return the team's model for summaries of reasoning: its own, that of the server, or an empty string."""
+    """Return the team's model for summaries of reasoning, else that of the server, else an empty string."""
     with scope.every_team():
         own = Team.objects.values_list("summary_model", flat=True).filter(pk=team_id).first()
     return own or settings.REASONING_SUMMARY_MODEL
@@ -582,7 +582,7 @@ async def aprincipal_by_id(key_id: str) -> Principal:
 
 
 async def awith_limits(principal: Principal) -> Principal:
-    """Return a principal with the limits of its key, for calls inside of a run, which a key's rights do not concern."""
+    """Return a principal with the limits of its key, for calls inside a run, to which the key's rights do not apply."""
     found = await _key_by_id.aget(principal.key_id)
     if found is None:
         return principal
@@ -629,7 +629,7 @@ def route_of_run(*, team_id: str, model: str, upstream_id: str, upstream_model: 
 
 
 def look_up_runs(runs: Collection[tuple[str, str, str, str, str]]) -> None:
-    """Look up keys, guardrails and routes of many runs at once, of which each needs one of each next.
+    """Look up the keys, guardrails and routes that many runs are about to need, all at once.
 
     A run is given by its key, team, model, upstream and model of the upstream. At most five queries, two more
     if a team has limits, and none for what was looked up within the last second.
@@ -659,14 +659,14 @@ def look_up_runs(runs: Collection[tuple[str, str, str, str, str]]) -> None:
         _key_by_id.remember((key, limits) if key is not None else None, key_id, at=at)
     for (team_id,) in teams:
         guardrails.remember(_guardrail(found_guardrails.get(team_id)), team_id, at=at)
-    visible = [(one, {team.pk for team in one.teams.all()}) for one in candidates]
+    visible = [(row, {team.pk for team in row.teams.all()}) for row in candidates]
     for team_id, model, upstream_id, upstream_model in routes:
         mine = [
-            one
-            for one, only in visible
-            if one.upstream_id == upstream_id and one.name in {model, "*"} and (not only or team_id in only)
+            row
+            for row, only in visible
+            if row.upstream_id == upstream_id and row.name in {model, "*"} and (not only or team_id in only)
         ]
-        best = max(mine, key=lambda one: one.name == model, default=None)
+        best = max(mine, key=lambda row: row.name == model, default=None)
         route = _route(best, model, upstream_model, prices) if best is not None else None
         _route_of_run.remember(route, team_id, model, upstream_id, upstream_model, at=at)
 
@@ -676,7 +676,7 @@ def _route_of_run(team_id: str, model: str, upstream_id: str, upstream_model: st
     # Not `scope.team`, for the same reason as in `_best_route`.
     with scope.every_team():
         found = Model.objects.filter(_visible_to(team_id), upstream=upstream_id, name__in=[model, "*"], enabled=True)
-        best = max(found.select_related("upstream"), key=lambda one: one.name == model, default=None)
+        best = max(found.select_related("upstream"), key=lambda row: row.name == model, default=None)
         return _route(best, model, upstream_model, _price_lists([best])) if best is not None else None
 
 
@@ -705,7 +705,7 @@ def _check_secret(secret: _Secret) -> Principal:
     if isinstance(key, ApiKey) and secret.is_old and (key.old_until is None or key.old_until <= clock.shared_now()):
         raise KeyExpired("This API key was rotated and its old secret has expired.")
     sender = origin()
-    # Also for a key that is refused below: the access log tells whose it was.
+    # Set even for a key that is refused below: the access log shows its team and id.
     if sender.request_id:
         sender.caller.team_id, sender.caller.key_id = secret.principal.team_id, key.pk
     _check_key(key)
@@ -769,19 +769,19 @@ class _Use:
 def _record_uses(uses: Iterable[_Use]) -> None:
     # In the order of the keys, so that processes that record the same ones do not deadlock.
     with scope.every_team():
-        for use in sorted(uses, key=lambda one: one.key_id):
+        for use in sorted(uses, key=lambda use: use.key_id):
             use.table.objects.filter(pk=use.key_id).update(**use.values)
 
 
 class _Uses:
-    """The uses of keys that are waiting to be recorded. No request waits: a thousand keys make 17 a second."""
+    """The uses of keys that wait to be recorded; requests do not wait. A thousand keys cause 17 uses a second."""
 
     def __init__(self) -> None:
         self._waiting: list[_Use] = []
         self._recording: asyncio.Task[None] | None = None
 
     def add(self, use: _Use) -> None:
-        """Record a use soon, together with those that come while others are recorded."""
+        """Record a use soon, together with other uses that are added while earlier ones are recorded."""
         self._waiting.append(use)
         loop = asyncio.get_running_loop()
         if self._recording is None or self._recording.done() or self._recording.get_loop() is not loop:
@@ -800,7 +800,7 @@ _uses = _Uses()
 
 
 def _principal(key: ApiKey, limits: Limits) -> Principal:
-    sets = [each for each in limits.get(key.team_id, ()) if each.api_key_id in {None, key.pk}]
+    sets = [limit_set for limit_set in limits.get(key.team_id, ()) if limit_set.api_key_id in {None, key.pk}]
     team, own, every = frozenset(key.team.tools), frozenset(key.tools), ToolKind.ALL.value
     allowed_models = frozenset(key.allowed_models) if key.allowed_models else None
     denied_models: frozenset[str] = frozenset()
@@ -821,8 +821,8 @@ def _principal(key: ApiKey, limits: Limits) -> Principal:
         grace_seconds=key.team.disconnect_grace_seconds,
         rejects_unavailable_tools=key.team.reject_unavailable_tools,
         continues_without_servers=key.team.continue_without_mcp_servers,
-        limits=tuple(subject_limits(each) for each in sets if each.end_user in {"", EVERY_END_USER}),
-        limits_some_end_users=any(each.end_user not in {"", EVERY_END_USER} for each in sets),
+        limits=tuple(subject_limits(limit_set) for limit_set in sets if limit_set.end_user in {"", EVERY_END_USER}),
+        limits_some_end_users=any(limit_set.end_user not in {"", EVERY_END_USER} for limit_set in sets),
         time_zone=key.team.time_zone,
         weight=key.team.weight,
         bills_estimates=key.team.unknown_usage != UnknownUsage.FREE,

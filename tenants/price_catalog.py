@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, ModelPrice
 
 SOURCE = "genai-prices"
-# Addresses behind which the name of a model does not tell which model it is (names of deployments), or whose prices are
-# those of another product at the same address.
+# Providers whose model names do not identify a model (names of deployments), or whose listed prices are those of
+# another product at the same address.
 _UNCERTAIN = frozenset({"azure", "databricks", "modal", "github-copilot", "cursor", "openai-decisions"})
 _HOUR = 3600
 # The name of a price in the package: dimension, units, duration of cache writes, and tool.
@@ -44,7 +44,7 @@ _KEYS: Mapping[str, tuple[Dimension, int, int, str]] = {
     "web_searches_kcount": (Dimension.TOOL_CALL, 1000, 0, "web_search"),
     "storage_searches_kcount": (Dimension.TOOL_CALL, 1000, 0, "file_search"),
 }
-# The same price again, for usage without a direction.
+# Keys that repeat a price, for usage without a direction.
 _REPEATED = frozenset({"audio_hours"})
 # Prices that are missing in the package's data, by the beginning of the model's name: OpenAI bills the audio of these
 # models at its own prices, not as text.
@@ -88,7 +88,7 @@ def _find(base_url: str, model: str, at: datetime) -> ListedModel | None:
             continue
         if not _is_whole_host(provider.api_pattern, base_url, found.end()):
             continue
-        # Without the providers that others fall back to: their prices are not those of this provider.
+        # The package's fallbacks to other providers are not used: their prices are not the prices of this provider.
         if listed := provider.find_model(model):
             prices, remarks = _converted(listed, model, at)
             return ListedModel(provider=provider.name, name=listed.id, prices=prices, remarks=remarks)
@@ -110,17 +110,17 @@ def _converted(model: "ModelInfo", name: str, at: datetime) -> tuple[PriceList, 
         entries += _entries(prices, remarks)
     else:
         # The last one that is valid replaces those before it; hours of the day come after it.
-        started = [one for one in prices if not isinstance(one.constraint, TimeOfDateConstraint)]
-        valid = [one for one in started if one.constraint is None or one.constraint.active(at)]
+        started = [price for price in prices if not isinstance(price.constraint, TimeOfDateConstraint)]
+        valid = [price for price in started if price.constraint is None or price.constraint.active(at)]
         if valid:
             entries += _entries(valid[-1].prices, remarks)
-        for one in started:
-            if isinstance(one.constraint, StartDateConstraint) and not one.constraint.active(at):
-                entries += _entries(one.prices, remarks, valid_from=_midnight(one.constraint))
-        for one in prices:
-            if isinstance(one.constraint, TimeOfDateConstraint):
-                hours = f"{_clock(one.constraint.start_time)}-{_clock(one.constraint.end_time)}"
-                entries += _entries(one.prices, remarks, hours=hours)
+        for price in started:
+            if isinstance(price.constraint, StartDateConstraint) and not price.constraint.active(at):
+                entries += _entries(price.prices, remarks, valid_from=_midnight(price.constraint))
+        for price in prices:
+            if isinstance(price.constraint, TimeOfDateConstraint):
+                hours = f"{_clock(price.constraint.start_time)}-{_clock(price.constraint.end_time)}"
+                entries += _entries(price.prices, remarks, hours=hours)
     for variant in model.price_variants or ():
         conditions = dict(variant.when)
         tier, processing = conditions.pop("service_tier", ""), conditions.pop("processing", "")
@@ -144,7 +144,7 @@ def _converted(model: "ModelInfo", name: str, at: datetime) -> tuple[PriceList, 
         for dimension, amount in missing
         if dimension.value not in known
     ]
-    # Of several variants for the same, the first one applies.
+    # Of several variants with the same conditions, the first one applies.
     unique: dict[PriceEntry, PriceEntry] = {}
     for entry in entries:
         unique.setdefault(_identity(entry), entry)
@@ -160,7 +160,7 @@ def _entries(prices: "ModelPrice", remarks: list[str], **conditions: Any) -> Ite
             continue
         dimension, per, cache_seconds, tool = _KEYS[key]
         is_plain = isinstance(value, Decimal)
-        tiers = [(0, value)] if is_plain else [(0, value.base), *((each.start, each.price) for each in value.tiers)]
+        tiers = [(0, value)] if is_plain else [(0, value.base), *((tier.start, tier.price) for tier in value.tiers)]
         for above_tokens, amount in tiers:
             yield PriceEntry(
                 dimension=dimension.value,

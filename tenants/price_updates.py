@@ -69,7 +69,7 @@ def compare(model: Model, *, at: datetime) -> PriceComparison | None:
 
 
 def apply(comparison: PriceComparison, *, actor: str = "system") -> None:
-    """Give a model the published prices, without touching those that people entered."""
+    """Apply the published prices to a model, without touching prices that people entered."""
     services.set_prices(comparison.model, comparison.prices.entries, actor=actor)
 
 

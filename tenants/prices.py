@@ -49,7 +49,7 @@ class Dimension(models.TextChoices):
     SEARCH = "search", "Search"
 
 
-# The price of a kind of token without its own price: that of the kind it is part of. A discount for cached tokens
+# A kind of token without its own price has the price of the kind it is part of. A discount for cached tokens
 # applies to cached audio and images only if it is listed for them.
 _FALLBACKS: Mapping[Dimension, tuple[Dimension, ...]] = {
     Dimension.CACHED_INPUT: (Dimension.INPUT,),
@@ -72,7 +72,7 @@ _INPUT_KINDS = (
     Dimension.CACHED_IMAGE_INPUT,
 )
 _OUTPUT_KINDS = (Dimension.OUTPUT, Dimension.REASONING, Dimension.AUDIO_OUTPUT, Dimension.IMAGE_OUTPUT)
-TOKEN_DIMENSIONS = frozenset(each.value for each in (*_INPUT_KINDS, *_OUTPUT_KINDS))
+TOKEN_DIMENSIONS = frozenset(dimension.value for dimension in (*_INPUT_KINDS, *_OUTPUT_KINDS))
 """The kinds of tokens, as opposed to calls, tools and time."""
 
 
@@ -105,8 +105,12 @@ class PriceEntry:
 
     def conditions(self) -> dict[str, Any]:
         """Return the values other than dimension and amount that are not defaults, as JSON."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)[2:]}
-        changed = {each.name: values[each.name] for each in fields(self)[2:] if values[each.name] != each.default}
+        values = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)[2:]}
+        changed = {
+            attribute.name: values[attribute.name]
+            for attribute in fields(self)[2:]
+            if values[attribute.name] != attribute.default
+        }
         if self.valid_from is not None:
             changed["valid_from"] = self.valid_from.isoformat()
         return changed
@@ -116,7 +120,7 @@ class PriceEntry:
 class Quantities:
     """Quantities of a call. Kinds of tokens are parts of `input_tokens` and `output_tokens`, as upstreams report them.
 
-    `cache_write_1h_tokens` are a part of `cache_write_tokens`. `calls` is 0 for what was no call of a model.
+    `cache_write_1h_tokens` are a part of `cache_write_tokens`. `calls` is 0 for usage other than a model call.
     """
 
     input_tokens: int = 0
@@ -149,10 +153,10 @@ class Unbounded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maxima:
-    """The largest quantities that a call can be billed.
+    """The largest quantities that a call can be billed for.
 
-    `output_tokens` None: as many as the call is allowed by its limits, which is sent to the upstream. Upstreams bill
-    seconds and characters instead of tokens. `is_billed_by_call`: or calls instead of all others.
+    `output_tokens` None: as many as the limits allow the call; this maximum is sent to the upstream. Upstreams bill
+    seconds and characters instead of tokens, or with `is_billed_by_call`, calls instead of all others.
     """
 
     input_tokens: int | Unbounded = 0
@@ -182,7 +186,8 @@ class Cost:
     def stored(self) -> list[dict[str, Any]]:
         """Return the applied prices as the JSON of a usage record: dimension, amount, quantity, cost and conditions."""
         return [
-            {**each.entry.stored(), "quantity": plain(each.quantity), "cost": plain(each.cost)} for each in self.entries
+            {**applied.entry.stored(), "quantity": plain(applied.quantity), "cost": plain(applied.cost)}
+            for applied in self.entries
         ]
 
 
@@ -193,11 +198,11 @@ class PriceList:
 
     def __init__(self, entries: Iterable[PriceEntry] = ()) -> None:
         self.entries = tuple(entries)
-        self._tiers = frozenset(each.service_tier for each in self.entries if each.service_tier)
+        self._tiers = frozenset(entry.service_tier for entry in self.entries if entry.service_tier)
         # The most specific condition first: the first entry that applies is the price.
         self._by_dimension: dict[str, list[PriceEntry]] = {}
-        for each in sorted(self.entries, key=_specificity, reverse=True):
-            self._by_dimension.setdefault(each.dimension, []).append(each)
+        for entry in sorted(self.entries, key=_specificity, reverse=True):
+            self._by_dimension.setdefault(entry.dimension, []).append(entry)
 
     @classmethod
     def simple(
@@ -235,7 +240,7 @@ class PriceList:
 
     @override
     def __repr__(self) -> str:
-        return f"PriceList({[each.stored() for each in self.entries]!r})"
+        return f"PriceList({[entry.stored() for entry in self.entries]!r})"
 
     def cost(
         self, quantities: Quantities, *, tier: str | None = None, batch: bool = False, at: datetime | None = None
@@ -244,8 +249,8 @@ class PriceList:
 
         `tier` is the service tier that the upstream reported. Where a tier has no price for a dimension, the price
         without a tier applies; but if prices depend on the tier and nothing is listed for this one, the cost is
-        unknown. The same for calls that were billed by something that has no price. `at` excludes prices that were not
-        valid yet.
+        unknown. It is also unknown if the call is billed by a dimension without a price. `at` excludes prices that were
+        not valid yet.
         """
         if not self.entries:
             return None
@@ -266,7 +271,7 @@ class PriceList:
             AppliedPrice(entry=entry, quantity=quantity, cost=quantity * entry.amount / entry.per)
             for entry, quantity in applied.items()
         )
-        total = sum((each.cost for each in parts), _NOTHING)
+        total = sum((part.cost for part in parts), _NOTHING)
         return Cost(total=total.quantize(COST_PLACES, ROUND_HALF_EVEN), entries=parts)
 
     def worst_cost(
@@ -277,17 +282,19 @@ class PriceList:
         `tiers` are the service tiers that the call may be served with, None for all of them. Each token is taken to be
         of the most expensive kind that has a price. Raises `CostUnbounded` if something with a price has no maximum.
         """
-        allowed = None if tiers is None else {("" if one.lower() in STANDARD_TIERS else one.lower()) for one in tiers}
+        allowed = (
+            None if tiers is None else {("" if tier.lower() in STANDARD_TIERS else tier.lower()) for tier in tiers}
+        )
         context = None if isinstance(most.input_tokens, Unbounded) else most.input_tokens
 
         def highest(kinds: Iterable[Dimension]) -> Decimal:
             amounts = [
-                each.amount / each.per
+                entry.amount / entry.per
                 for kind in kinds
-                for each in self._by_dimension.get(kind, ())
-                if (context is None or each.above_tokens <= context)
-                and (allowed is None or not each.service_tier or each.service_tier in allowed)
-                and (at is None or each.valid_from is None or each.valid_from <= at)
+                for entry in self._by_dimension.get(kind, ())
+                if (context is None or entry.above_tokens <= context)
+                and (allowed is None or not entry.service_tier or entry.service_tier in allowed)
+                and (at is None or entry.valid_from is None or entry.valid_from <= at)
             ]
             return max(amounts, default=_NOTHING)
 
@@ -319,24 +326,24 @@ class PriceList:
     def worst_cost_of_call(self, tool: str) -> Decimal | None:
         """Return the highest cost of a call of a hosted tool; None if the list has no price for it."""
         entries = self._by_dimension.get(Dimension.TOOL_CALL, ())
-        found = [each.amount / each.per for each in entries if each.tool in {"", tool}]
+        found = [entry.amount / entry.per for entry in entries if entry.tool in {"", tool}]
         return max(found).quantize(COST_PLACES, ROUND_CEILING) if found else None
 
     def usual(self, dimension: Dimension) -> Decimal | None:
         """Return the price of a million units without any condition, or None."""
-        entry = next((each for each in self._by_dimension.get(dimension, ()) if not _conditions(each)), None)
+        entry = next((entry for entry in self._by_dimension.get(dimension, ()) if not _conditions(entry)), None)
         return None if entry is None else entry.amount * MILLION / entry.per
 
     def at(self, moment: datetime) -> "PriceList":
-        """Return the prices of a moment, without those that were replaced before it or begin after it."""
+        """Return the prices that apply at a moment, without prices that were replaced before it or begin after it."""
         latest: dict[PriceEntry, PriceEntry] = {}
-        for each in self.entries:
-            if each.valid_from is not None and each.valid_from > moment:
+        for entry in self.entries:
+            if entry.valid_from is not None and entry.valid_from > moment:
                 continue
-            key = same_price(each)
+            key = same_price(entry)
             known = latest.get(key)
-            if known is None or _time(known) <= _time(each):
-                latest[key] = each
+            if known is None or _time(known) <= _time(entry):
+                latest[key] = entry
         return PriceList(latest.values())
 
     def _entry(
@@ -350,25 +357,25 @@ class PriceList:
     ) -> PriceEntry | None:
         for kind in (dimension, *_FALLBACKS.get(dimension, ())):
             entries = self._by_dimension.get(kind, ())
-            for each in entries:
+            for entry in entries:
                 if (
-                    (not each.service_tier or each.service_tier == tier)
-                    and (batch or not each.batch)
-                    and (not each.above_tokens or context > each.above_tokens)
-                    and (at is None or each.valid_from is None or each.valid_from <= at)
-                    and (not each.hours or _is_in_hours(each.hours, at))
-                    and (not each.cache_seconds or each.cache_seconds == detail)
-                    and (not each.tool or each.tool == detail)
+                    (not entry.service_tier or entry.service_tier == tier)
+                    and (batch or not entry.batch)
+                    and (not entry.above_tokens or context > entry.above_tokens)
+                    and (at is None or entry.valid_from is None or entry.valid_from <= at)
+                    and (not entry.hours or _is_in_hours(entry.hours, at))
+                    and (not entry.cache_seconds or entry.cache_seconds == detail)
+                    and (not entry.tool or entry.tool == detail)
                 ):
-                    return each
-            if kind == Dimension.CACHE_WRITE and any(each.cache_seconds for each in entries):
+                    return entry
+            if kind == Dimension.CACHE_WRITE and any(entry.cache_seconds for entry in entries):
                 # Writes of other durations have prices, so this one is not free of a surcharge.
                 return None
         return None
 
     def stored(self) -> list[dict[str, Any]] | None:
         """Return the entries as JSON, or None if there are none."""
-        return [each.stored() for each in self.entries] or None
+        return [entry.stored() for entry in self.entries] or None
 
     @classmethod
     def restored(cls, stored: Sequence[Mapping[str, Any]] | None) -> "PriceList":
@@ -376,12 +383,12 @@ class PriceList:
         return cls(
             PriceEntry(
                 **{
-                    **each,
-                    "amount": Decimal(each["amount"]),
-                    "valid_from": datetime.fromisoformat(each["valid_from"]) if each.get("valid_from") else None,
+                    **row,
+                    "amount": Decimal(row["amount"]),
+                    "valid_from": datetime.fromisoformat(row["valid_from"]) if row.get("valid_from") else None,
                 }
             )
-            for each in stored or ()
+            for row in stored or ()
         )
 
 
@@ -416,7 +423,7 @@ def _time(entry: PriceEntry) -> float:
 
 
 def same_price(entry: PriceEntry) -> PriceEntry:
-    """Return what entries have in common that replace each other."""
+    """Return the entry without its amount and start: equal for entries of which a later one replaces the earlier."""
     return PriceEntry(
         dimension=entry.dimension,
         amount=_NOTHING,
@@ -443,7 +450,7 @@ def _parts(used: Quantities) -> Iterable[tuple[Dimension, Decimal, str | int]]:
     spoken = min(used.output_audio_tokens, used.output_tokens)
     drawn = min(used.output_image_tokens, used.output_tokens - spoken)
     reasoned = min(used.reasoning_tokens, used.output_tokens - spoken - drawn)
-    # Tokens take precedence: some upstreams report the seconds or characters of what they bill by tokens.
+    # Tokens take precedence: some upstreams also report seconds or characters of calls that they bill by tokens.
     has_tokens = bool(used.input_tokens or used.output_tokens)
     parts: tuple[tuple[Dimension, float, str | int], ...] = (
         (Dimension.INPUT, fresh - audio - image, ""),
@@ -467,7 +474,7 @@ def _parts(used: Quantities) -> Iterable[tuple[Dimension, Decimal, str | int]]:
     )
     for dimension, quantity, detail in parts:
         if quantity:
-            # Through its text: the nearest float of 0.1 s is not 0.1.
+            # Converted through its text: the nearest float of 0.1 s is not 0.1.
             yield dimension, Decimal(str(quantity)), detail
 
 

@@ -47,7 +47,7 @@ class Principal:
     `tools` are those that both team and key allow. `grace_seconds` is how long a stored run continues after its client
     has disconnected; None means to its end. `rejects_unavailable_tools`: hosted tools that this server cannot provide
     are an error, even if the model may do without them.
-    `weight` is the team's share of what teams compete for, in relation to that of others.
+    `weight` is the team's share of the capacity that teams compete for, relative to other teams.
     `continues_without_servers`: a response continues without an MCP server whose tools cannot be listed.
     `limits` are those of the team, of the key and of every end user (`*`). `limits_some_end_users`: some end users of
     the team have limits of their own, which `tenants.limits` looks up. `time_zone` is where the team's budgets begin.

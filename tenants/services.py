@@ -137,7 +137,7 @@ def unsaved_key(**fields: Any) -> NewKey:
 def create_service_account(
     *, team: Team, name: str, with_key: bool, expires_at: datetime | None = None, actor: str
 ) -> tuple[ServiceAccount, NewKey | None]:
-    """Create a service account, with a first key or with the role `none`. `expires_at` is that of the key."""
+    """Create a service account, with a first key or with the role `none`. `expires_at` is the expiry of the key."""
     with scope.team(team.pk):
         account = ServiceAccount.objects.create(team=team, name=name, role="member" if with_key else "none")
         after = {"name": name, "role": account.role}
@@ -203,7 +203,7 @@ def create_admin_key(
 ) -> NewAdminKey:
     """Create a key for the admin API. Only administrators and commands of the server may call this.
 
-    Raises `ValueError` without scopes, and for those of a team.
+    Raises `ValueError` without scopes, and for scopes of a team's key.
     """
     if not scopes or not set(scopes) <= set(AdminScope.values):
         raise ValueError("an admin key needs scopes of the admin API, and only those")
@@ -358,7 +358,9 @@ def add_upstream(
 def set_prices(model: Model, entries: Iterable[PriceEntry], *, actor: str = "system") -> None:
     """Replace the prices of a model. Raises `ValidationError` for a negative amount or two prices for the same."""
     before = model.prices()
-    rows = [Price(model=model, **{each.name: getattr(entry, each.name) for each in fields(entry)}) for entry in entries]
+    rows = [
+        Price(model=model, **{field.name: getattr(entry, field.name) for field in fields(entry)}) for entry in entries
+    ]
     for row in rows:
         row.clean_fields()
     model.price_entries.all().delete()

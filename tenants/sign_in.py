@@ -83,8 +83,8 @@ class ProviderAdapter(DefaultSocialAccountAdapter):
 
     @staticmethod
     def _invite_of(sociallogin: SocialLogin) -> Invite | None:
-        # Unverified addresses are what somebody claims to have.
-        return invitations.find_pending(one.email for one in sociallogin.email_addresses if one.verified)
+        # An unverified address may belong to another person.
+        return invitations.find_pending(address.email for address in sociallogin.email_addresses if address.verified)
 
     @override
     def save_user(self, request: HttpRequest, sociallogin: SocialLogin, form: Any = None) -> User:

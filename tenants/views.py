@@ -55,7 +55,7 @@ class ApiView(APIView):
     @override
     def __init_subclass__(cls, *, path: str = "", **options: Any) -> None:
         super().__init_subclass__(**options)
-        # Without a handler, an app of its own serves the endpoint (`responses.api.endpoint_app`), and never the view.
+        # An endpoint without a handler is served by an app of its own (`responses.api.endpoint_app`), not by the view.
         declared = {
             name: value if isinstance(value, Endpoint) else value.endpoint
             for name, value in vars(cls).items()
@@ -93,7 +93,7 @@ class ApiView(APIView):
     def get_throttles(self) -> list[Any]:
         # Asynchronous views await the limits themselves (`_dispatch_async`).
         awaits = iscoroutinefunction(self._handler(self.request))
-        return [one for one in super().get_throttles() if not (awaits and isinstance(one, LimitThrottle))]
+        return [limiter for limiter in super().get_throttles() if not (awaits and isinstance(limiter, LimitThrottle))]
 
     @override
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:

@@ -210,8 +210,8 @@ def read_file(asgi: AsgiScope, name: str) -> tuple[QueryDict, "UploadedFile[byte
 
 def _defect(fields: QueryDict, files: Mapping[str, "list[UploadedFile[bytes]]"], only: str) -> BadRequest | None:
     for values in (dict(fields.lists()), files):
-        for name, given in values.items():
-            if len(given) > 1:
+        for name, entries in values.items():
+            if len(entries) > 1:
                 return InvalidValue(f"Invalid '{name}': the field was sent more than once.", param=name)
     if unknown := next((name for name in files if name != only), None):
         return UnknownParameter(unknown)
@@ -238,7 +238,7 @@ def _nested(fields: Mapping[str, str]) -> dict[str, Any]:
 
 
 def usable_type(declared: str, *, filename: str) -> str:
-    """Return the declared media type, or the one that the file name suggests where the declared one says nothing."""
+    """Return the declared media type, or a guess from the file name if the declared type is generic or malformed."""
     declared = declared.lower()
     # The type becomes a header of the download, so only a well-formed one is stored.
     if declared != _DEFAULT_TYPE and _MEDIA_TYPE.fullmatch(declared):

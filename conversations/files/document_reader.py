@@ -39,7 +39,7 @@ _LINE_CONTAINERS = {"r", "hyperlink", "fld", "fldSimple", "smartTag", "sdt", "sd
 
 
 def read(kind: str, content: bytes) -> bytes:
-    """Return the text of a document as `TEXT` and its UTF-8, or another of these bytes for a document without one."""
+    """Return `TEXT` and the document's text in UTF-8, or the byte of the reason why there is none."""
     try:
         text = "\n\n".join(piece for piece in _READERS[kind](content) if piece.strip())
     except _LockedError:
@@ -76,7 +76,7 @@ def _pdf(content: bytes) -> Iterator[str]:
     try:
         reader = PdfReader(io.BytesIO(content))
     except PyPdfError:
-        # The end is missing, as of an upload that was cut. Other readers search for the objects then.
+        # The end is missing, for example of a truncated upload. Other readers then search for the objects.
         reader = PdfReader(io.BytesIO(content + _ending(content)))
     # Many PDFs are encrypted with an empty password only to restrict printing.
     if reader.is_encrypted and reader.decrypt("") == PasswordType.NOT_DECRYPTED:
@@ -99,7 +99,7 @@ class _Builder(ET.TreeBuilder):
     """Builds the tree of one part of an Office document."""
 
     def doctype(self, *_: object) -> None:
-        # The standard forbids it in parts, and only through it could entities expand to gigabytes.
+        # The standard forbids declarations in parts, and only declared entities could expand to gigabytes.
         raise ValueError("A part of the document has a document type declaration.")
 
 
@@ -160,7 +160,7 @@ def _presentation(package: _Package, part: str, root: ET.Element) -> Iterator[st
         yield from _blocks(package.root(slide).find("{*}cSld/{*}spTree"))
         for notes in package.related(slide, "notesSlide").values():
             for shape in package.root(notes).iterfind("{*}cSld/{*}spTree/{*}sp"):
-                # The others are the slide's picture, number, header and date.
+                # The other shapes are the slide's picture, number, header and date.
                 if shape.find("{*}nvSpPr/{*}nvPr/{*}ph[@type='body']") is not None:
                     yield "\n".join(_blocks(shape))
 
@@ -180,7 +180,7 @@ def _blocks(container: ET.Element | None) -> Iterator[str]:
 
 
 def _line(container: ET.Element) -> str:
-    """Return the text of a paragraph, without what was deleted or moved away while changes were tracked."""
+    """Return the text of a paragraph, without text that tracked changes deleted or moved away."""
     pieces: list[str] = []
     for element in container:
         match _name(element):
@@ -191,7 +191,7 @@ def _line(container: ET.Element) -> str:
             case "noBreakHyphen":
                 pieces.append("-")
             case "br" | "cr":
-                # Breaks of pages and columns have another type, and are within a sentence as a rule.
+                # Page and column breaks have another type, and are usually within a sentence.
                 pieces.append("\n" if _value(element, "type") in {None, "textWrapping"} else "")
             case name if name in _LINE_CONTAINERS:
                 pieces.append(_line(element))

@@ -29,7 +29,7 @@ async def extract_text(content: bytes, *, filename: str = "", content_type: str 
 
     Raises `UnsupportedFile`, `InvalidFile`, `FileTooLarge`, and `Overloaded` unless it `waits` for a place in the pool.
     """
-    # The content decides where it can: file names and media types are only what the client claims. PDF readers accept
+    # The content decides where possible: file names and media types are only claims of the client. PDF readers accept
     # the marker anywhere in the first kilobyte.
     beginning = content[:1024].lstrip().lower()
     claims_html = filename.lower().endswith((".html", ".htm")) or content_type.lower().startswith("text/html")

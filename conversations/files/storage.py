@@ -1,7 +1,7 @@
 """Files of teams: create, read, list, delete and sweep.
 
 Contents are in Django's storage `files`, rows in the database, and no transaction spans both. A row therefore records
-first what is about to happen to its content, and `sweep_files` completes the work of a process that died.
+an operation on its content before it happens, and `sweep_files` completes the work of a process that died.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ BATCH_LIFETIME = timedelta(days=30)
 """The lifetime that OpenAI documents for batch files."""
 _BATCH_PURPOSES = (Purpose.BATCH, Purpose.BATCH_OUTPUT)
 _RETRY_AFTER = timedelta(minutes=10)
-# Bounds one run of the periodic task; the next one continues.
+# Bounds one run of the periodic task; the next run continues.
 _SWEEP_LIMIT = 100
 _CHUNK = 256 * 1024
 before_removal: list[Callable[[File], None]] = []
-"""Functions of other apps that delete what refers to a file, in the transaction that deletes its row."""
+"""Functions of other apps that delete the references to a file, in the transaction that deletes its row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +108,8 @@ async def write_file(
 ) -> File:
     """Store the content of a file. It is invisible until `publish_file`, and swept after a day without it.
 
-    `check` runs in the transaction that creates its row. Files that the platform itself writes have none: the results
-    of a batch are not lost because of a limit.
+    `check` runs in the transaction that creates its row. Files that the platform itself writes have no check: the
+    results of a batch must not be lost because of a limit.
     """
     at = now()
     file = await in_db_thread(lambda: _insert_pending(team_id, key_id, upload, at, check))
@@ -123,7 +123,7 @@ async def write_content(file: File, content: IO[bytes]) -> str:
         # Not in a database thread: a slow storage would occupy one of the few connections.
         return await asyncio.to_thread(store, file, content)
     except Exception:
-        # The beginning of a content would occupy a full disk until the sweep, and its row count for the team's limits.
+        # Incomplete content would occupy a full disk until the sweep, and its row would count for the team's limits.
         with suppress(DatabaseError):
             await in_db_thread(partial(remove, file))
         raise
@@ -151,8 +151,8 @@ def _insert_pending(team_id: str, key_id: str, upload: IncomingFile, at: datetim
 def store(file: File, content: IO[bytes]) -> str:
     """Write the content of a file to the storage; returns its SHA-256 in hex.
 
-    Any binary file that can seek will do. Pass temporary files as they are: Django's wrappers take over the name of the
-    file that they wrap, and that of an unnamed temporary file is the number of its descriptor.
+    Accepts any seekable binary file. Pass temporary files unwrapped: Django's wrappers take over the name of the file
+    that they wrap, and the name of an unnamed temporary file is the number of its descriptor.
     """
     digest = hashlib.sha256()
     content.seek(0)
@@ -227,7 +227,7 @@ async def open_content(file: File) -> "Content[bytes]":
 
 
 async def chunks(content: "Content[bytes]") -> AsyncGenerator[bytes, None]:
-    """Yield the rest of an open content in chunks, then close it."""
+    """Yield the rest of an open file in chunks, then close it."""
     try:
         while chunk := await asyncio.to_thread(content.read, _CHUNK):
             yield chunk
@@ -252,11 +252,11 @@ def find_file(*, team_id: str, file_id: str) -> File | None:
 def existing(*, team_id: str, file_ids: Iterable[str], lock: bool = False) -> set[str]:
     """Return the subset of the ids that name files of the team.
 
-    With `lock` they are not deleted before the transaction ends. Lock what they are added to first.
+    With `lock` the files are not deleted before the transaction ends. First lock the object to which they are added.
     """
     rows = File.objects.filter(pk__in=list(file_ids), team_id=team_id, state=FileState.READY)
     if lock:
-        # In one order, so that two requests that add the same files do not wait for each other.
+        # Ordered, so that two requests that add the same files do not wait for each other.
         rows = rows.select_for_update(no_key=True).order_by("pk")
     return set(rows.exclude(expires_at__lte=now()).values_list("pk", flat=True))
 

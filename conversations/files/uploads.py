@@ -43,7 +43,7 @@ def open_upload(
         raise RequestTooLarge(f"The file is too large: the limit is {limit} MiB.", param="bytes")
     at = now()
     with scope.team(principal.team_id):
-        # Before the client sends anything; the file itself is checked when it is complete.
+        # Checked before the client sends anything; the complete file is checked again.
         storage.check_limits(principal, size=size)
         return Upload.objects.create(
             team_id=principal.team_id,

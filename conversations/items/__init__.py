@@ -133,7 +133,7 @@ from conversations.items.union import (
     readable_items,
 )
 
-# The public interface of the package; its modules are an internal matter.
+# The public interface of the package; its modules are internal.
 __all__ = [
     "HOSTED_CALLS",
     "INCLUDABLE",

@@ -48,7 +48,7 @@ class ItemBase(OpenWire):
             key = field.alias or name
             if key in known:
                 body[key] = known[key]
-            # Clients may omit the status of what they send, which is complete.
+            # Items that clients send without a status are complete.
             elif key == "status":
                 body[key] = "completed"
             elif key in self.nulls:

@@ -34,7 +34,7 @@ def _content(body: Body) -> str:
 
 
 def _keys(*names: str) -> Callable[[Body], str]:
-    """Return an extractor that joins the values of these keys by newlines, with JSON for those that are no strings."""
+    """Return an extractor that joins the values of these keys by newlines; values other than strings as JSON."""
 
     def extract(body: Body) -> str:
         values = (body.get(name) for name in names)

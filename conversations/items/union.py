@@ -86,7 +86,7 @@ _Typed = (
     | AdditionalTools
 )
 StoredItem = _Message | _Typed
-"""The items that are stored, and that a model's context consists of."""
+"""The items that are stored and make up a model's context."""
 
 
 def _item_tag(item: Any) -> str | None:
@@ -148,14 +148,14 @@ def from_wire(body: dict[str, Any]) -> StoredItem:
 
 
 def readable_items(bodies: Iterable[dict[str, Any]]) -> list[StoredItem]:
-    """Return stored bodies as typed items, without those that cannot be read; texts end at the limit of requests."""
+    """Return stored bodies as typed items, without unreadable ones; long texts are cut at the limit of requests."""
     items: list[StoredItem] = []
     for body in bodies:
         item = _readable(body) or _readable(_shortened(body))
         if item is not None:
             items.append(item)
         else:
-            # Its conversation must remain usable. The content may be confidential and is not logged.
+            # The item's conversation must remain usable. The content may be confidential and is not logged.
             logger.warning(
                 "Skipped a stored item that cannot be read: %s of the type %s", body.get("id"), body.get("type")
             )
@@ -170,7 +170,7 @@ def _readable(body: dict[str, Any]) -> StoredItem | None:
 
 
 def _shortened(value: Any) -> Any:
-    """Return a body with texts that a request could contain: a model may have written longer ones."""
+    """Return a body with its texts cut at the limit of requests: a model may have written longer ones."""
     match value:
         case str():
             return value[:MAX_TEXT]

@@ -44,40 +44,43 @@ class Spending:
     @property
     def percents(self) -> list[int]:
         """The percentages of the budget that are reached, the lowest first."""
-        reached = (one for one in {*self.budget.alert_percents} if self.spent * 100 >= self.budget.amount * one)
+        percents = {*self.budget.alert_percents}
+        reached = (percent for percent in percents if self.spent * 100 >= self.budget.amount * percent)
         return sorted(reached) if self.spent else []
 
     def key(self, percent: int) -> str:
-        """Return what identifies the alert among those of the team."""
+        """Return the key of the alert, which is unique within the team."""
         return f"{self.budget.pk} {percent} {self.since.isoformat()} {self.end_user}"
 
 
 def send_alerts(*, at: datetime | None = None) -> int:
-    """Alert for every budget of which a new percentage is reached. Return the number of alerts."""
+    """Send an alert for every newly reached percentage of a budget. Return the number of alerts."""
     at = at or now()
     with scope.every_team():
         check = BudgetCheck.objects.first()
-        # The first time, everything that may belong to a current period.
+        # The first run covers everything that may belong to a current period.
         checked = check.until if check else at - timedelta(days=32)
         found = list(_spending(checked, at, moments=[checked - _LATE, at] if check else [at]))
-        keys = {one.key(percent) for one in found for percent in one.percents}
+        keys = {spending.key(percent) for spending in found for percent in spending.percents}
         sent = set(
             Notification.objects.filter(
-                team__in={one.budget.team_id for one in found}, kind=NotificationKind.BUDGET_ALERT, key__in=keys
+                team__in={spending.budget.team_id for spending in found},
+                kind=NotificationKind.BUDGET_ALERT,
+                key__in=keys,
             ).values_list("team_id", "key")
         )
     alerts = 0
-    for one in found:
-        for percent in one.percents:
-            if (one.budget.team_id, one.key(percent)) not in sent:
-                alerts += _alert(one, percent)
-    # Last: what is not done when the process dies is found by the next run.
+    for spending in found:
+        for percent in spending.percents:
+            if (spending.budget.team_id, spending.key(percent)) not in sent:
+                alerts += _alert(spending, percent)
+    # Last, so that the next run finds the alerts that were not sent when the process died.
     BudgetCheck.objects.update_or_create(id=1, defaults={"until": at})
     return alerts
 
 
 def _spending(checked: datetime, at: datetime, *, moments: Sequence[datetime]) -> Iterator[Spending]:
-    """Yield what the subjects of budgets have spent in the periods of `moments`, if their team had usage since."""
+    """Yield the spending of budget subjects in the periods of `moments`, of teams with usage since `checked`."""
     recent = UsageRecord.objects.filter(team=OuterRef("team_id"), occurred_at__gte=checked - _LATE, cost__gt=0)
     budgets = Budget.objects.filter(Exists(recent), alert_percents__len__gt=0, amount__gt=0)
     groups: dict[tuple[datetime, datetime], list[Budget]] = defaultdict(list)
@@ -97,21 +100,21 @@ def _spending(checked: datetime, at: datetime, *, moments: Sequence[datetime]) -
                 yield Spending(budget=budget, end_user=end_user, since=since, until=until, spent=cost)
 
 
-def _alert(one: Spending, percent: int) -> bool:
-    budget, team = one.budget, one.budget.team
+def _alert(spending: Spending, percent: int) -> bool:
+    budget, team = spending.budget, spending.budget.team
     key = budget.limit_set.api_key
     owner = f"the team {team.name}"
     subject = {"type": "team", "id": team.pk, "name": team.name}
     if key is not None:
         owner = f"the API key {key.name} ({key.prefix}…{key.last_four}) of {owner}"
         subject = {"type": "api_key", "id": key.pk, "name": key.name}
-    elif one.end_user:
-        owner = f"the end user {one.end_user} of {owner}"
-        subject = {"type": "end_user", "id": one.end_user, "name": one.end_user}
+    elif spending.end_user:
+        owner = f"the end user {spending.end_user} of {owner}"
+        subject = {"type": "end_user", "id": spending.end_user, "name": spending.end_user}
     # Clients choose the names of end users: in a mail, one with line breaks could pretend to be text of ours.
     owner = " ".join(owner.split())
     zone = ZoneInfo(team.time_zone)
-    begins, ends = (f"{moment.astimezone(zone):%Y-%m-%d %H:%M}" for moment in (one.since, one.until))
+    begins, ends = (f"{moment.astimezone(zone):%Y-%m-%d %H:%M}" for moment in (spending.since, spending.until))
     effect = (
         "Calls that could exceed the budget are refused until then."
         if budget.is_hard
@@ -120,8 +123,8 @@ def _alert(one: Spending, percent: int) -> bool:
     data = {
         "team": {"id": team.pk, "name": team.name},
         "subject": subject,
-        "period": {"unit": budget.period, "start": one.since.isoformat(), "end": one.until.isoformat()},
-        "spent": f"{one.spent:f}",
+        "period": {"unit": budget.period, "start": spending.since.isoformat(), "end": spending.until.isoformat()},
+        "spent": f"{spending.spent:f}",
         "amount": f"{budget.amount:f}",
         "currency": "usd",
         "percent": percent,
@@ -130,13 +133,17 @@ def _alert(one: Spending, percent: int) -> bool:
     adjective = _ADJECTIVES[budget.period]
     message = Message(
         subject=f"{percent} % of the {adjective} budget of {owner} is spent",
-        text=f"In the period from {begins} to {ends} ({team.time_zone}), {owner} has spent {amount(one.spent)} of the "
-        f"{adjective} budget of {amount(budget.amount)}.\n\n{effect}",
+        text=f"In the period from {begins} to {ends} ({team.time_zone}), {owner} has spent {amount(spending.spent)} "
+        f"of the {adjective} budget of {amount(budget.amount)}.\n\n{effect}",
         path="/admin/budgets/",
     )
     with scope.team(team.pk):
         made = notify(
-            team_id=team.pk, kind=NotificationKind.BUDGET_ALERT, key=one.key(percent), message=message, details=data
+            team_id=team.pk,
+            kind=NotificationKind.BUDGET_ALERT,
+            key=spending.key(percent),
+            message=message,
+            details=data,
         )
         if made is None:
             return False

@@ -38,7 +38,7 @@ class InvalidInvoice(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A figure that is not what the records say. `explanation` is empty if nothing explains it."""
+    """A figure that differs from the records. `explanation` is empty if no fact explains it."""
 
     part: str
     subject: str
@@ -59,7 +59,7 @@ class Reconciliation:
     @property
     def unexplained(self) -> list[Difference]:
         """The differences without an explanation."""
-        return [each for each in self.differences if not each.explanation]
+        return [difference for difference in self.differences if not difference.explanation]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class Span:
 
 
 def reconcile(span: Span, *, invoice: "Iterable[InvoiceLine] | None" = None, upstream: str = "") -> Reconciliation:
-    """Compare everything in a span. `upstream` is the name of the one that the invoice is from; empty means all."""
+    """Compare everything in a span. `upstream` is the name of the upstream that sent the invoice; empty means all."""
     result = Reconciliation()
     with scope.every_team():
         _facts(span, result)
@@ -298,8 +298,8 @@ def _amount(result: Mapping[str, Any]) -> dict[str, Any]:
 
 def _line(row: Mapping[str, Any], client: str, number: int) -> InvoiceLine:
     def value(name: str) -> str:
-        found = (row.get(each) for each in _NAMES[name])
-        return next((str(each).strip() for each in found if each not in {None, ""}), "")
+        cells = (row.get(column) for column in _NAMES[name])
+        return next((str(cell).strip() for cell in cells if cell not in {None, ""}), "")
 
     def figure(name: str) -> Decimal | None:
         text = value(name).replace(",", "").removeprefix("$")
@@ -458,7 +458,7 @@ def _explanation(name: str, theirs: Decimal, own: _Own, *, step: Decimal, tokens
     if theirs == own.by_start[name]:
         return "calls that began on another day than they ended"
     if name == "requests":
-        # Nobody knows whether an estimated call was sent.
+        # It is unknown whether an estimated call was sent.
         if ours - own.refused - count <= theirs < ours:
             return f"{own.refused} refused and {count} estimated requests, which upstreams may not count"
         return ""
@@ -467,7 +467,7 @@ def _explanation(name: str, theirs: Decimal, own: _Own, *, step: Decimal, tokens
             return f"{own.without_price} calls without a price"
         if abs(theirs - ours) <= max(step, _ROUNDING * int(own.totals["requests"])):
             return "rounded in the invoice"
-    # What was not estimated must be in the invoice.
+    # Calls that were not estimated must be in the invoice.
     if count and not tokens_differ and theirs >= ours - own.estimates[name]:
         return f"{count} calls with estimated usage"
     return ""

@@ -123,11 +123,11 @@ def stacked(
     marks = []
     for point in points:
         parts, y = [], 100.0
-        for each, value in zip(series, point.values, strict=True):
+        for quantity, value in zip(series, point.values, strict=True):
             if value:
                 height = 100 * value / top
                 y -= height
-                parts.append(ChartMark(tone=each.tone, y=round(y, 2), height=round(height, 2)))
+                parts.append(ChartMark(tone=quantity.tone, y=round(y, 2), height=round(height, 2)))
         marks.append(parts)
     template = "console/charts/stacked.html"
     return _chart(template, points, series, marks, top, title=title, format_value=format_value, zone=zone)
@@ -145,15 +145,15 @@ def lines(
     top = ceiling(max((value or 0 for point in points for value in point.values), default=0))
     marks = [
         [
-            ChartMark(tone=each.tone, y=round(100 - 100 * value / top, 2))
-            for each, value in zip(series, point.values, strict=True)
+            ChartMark(tone=quantity.tone, y=round(100 - 100 * value / top, 2))
+            for quantity, value in zip(series, point.values, strict=True)
             if value is not None and top
         ]
         for point in points
     ]
     drawn = [
-        ChartLine(tone=each.tone, paths=_paths([point.values[index] for point in points], top))
-        for index, each in enumerate(series)
+        ChartLine(tone=quantity.tone, paths=_paths([point.values[index] for point in points], top))
+        for index, quantity in enumerate(series)
     ]
     template = "console/charts/lines.html"
     return _chart(template, points, series, marks, top, title=title, format_value=format_value, zone=zone, drawn=drawn)
@@ -206,8 +206,8 @@ def _chart(
     slot, bars = 100 / max(len(points), 1), []
     for place, (point, parts) in enumerate(zip(points, marks, strict=True)):
         texts = [
-            f"{format_value(value)} {each.name}".strip()
-            for each, value in zip(series, point.values, strict=True)
+            f"{format_value(value)} {quantity.name}".strip()
+            for quantity, value in zip(series, point.values, strict=True)
             if value is not None and value != 0
         ]
         bars.append(

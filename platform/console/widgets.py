@@ -380,7 +380,7 @@ class ConsoleAdmin(ModelAdmin):
 
     @property
     def media(self) -> forms.Media:
-        # Without those of filters: Unfold adds them to all pages once a list was shown, also where they do not work.
+        # Without the media of filters: Unfold adds it to all pages once a list was shown, even where it does not work.
         return super(ModelAdmin, self).media  # type: ignore[no-any-return]  # Unfold has no types
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
@@ -396,12 +396,12 @@ class ConsoleAdmin(ModelAdmin):
         # Django would accept any column and annotation. A user without access to content could guess it letter by
         # letter, with a lookup such as `output__startswith`.
         filters = self.get_list_filter(request)
-        names = {getattr(each, "parameter_name", "") for each in filters if isinstance(each, type)}
+        names = {getattr(entry, "parameter_name", "") for entry in filters if isinstance(entry, type)}
         columns = [
-            each[0] if isinstance(each, list | tuple) else each for each in filters if not isinstance(each, type)
+            entry[0] if isinstance(entry, list | tuple) else entry for entry in filters if not isinstance(entry, type)
         ]
         is_of_filter = lookup in {*names, *columns, "period"} or lookup.startswith(
-            tuple(f"{each}_" for each in columns)
+            tuple(f"{name}_" for name in columns)
         )
         # Django's own check still keeps columns of related rows out.
         return is_of_filter and bool(super().lookup_allowed(lookup, value, request))

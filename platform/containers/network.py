@@ -108,7 +108,7 @@ async def _refuse(stream: Stream, status: bytes, reason: bytes) -> None:
 
 
 async def _tunnel(stream: Stream, outside: httpcore2.AsyncNetworkStream) -> None:
-    """Copy bytes until the outside closes the connection or either side fails."""
+    """Copy bytes until the server closes the connection or either side fails."""
     reader, writer = stream
 
     async def upload() -> None:
@@ -128,5 +128,5 @@ async def _tunnel(stream: Stream, outside: httpcore2.AsyncNetworkStream) -> None
     finally:
         for copy in copies:
             copy.cancel()
-        # Failures of the network on either side end the tunnel, and nobody could be told of them.
+        # Network failures on either side end the tunnel, and cannot be reported through it.
         await asyncio.gather(*copies, return_exceptions=True)

@@ -40,7 +40,7 @@ NetworkPolicy = Annotated[
 
 
 def check_policy(policy: NetworkPolicy | None, *, param: str) -> list[str]:
-    """Return the domains that a policy allows. Raises the error of a policy that the operator does not allow."""
+    """Return the domains that a policy allows. Raises an API error if the operator does not allow it."""
     if not isinstance(policy, NetworkAllowlist):
         return []
     if policy.domain_secrets:
@@ -63,7 +63,7 @@ def check_policy(policy: NetworkPolicy | None, *, param: str) -> list[str]:
 
 
 def permitted(domains: Sequence[str]) -> list[str]:
-    """Return those domains that the operator still allows; the setting may have changed since they were accepted."""
+    """Return the domains that the operator still allows; the setting may have changed since the policy was accepted."""
     allowed = settings.CONTAINER_ALLOWED_DOMAINS
     return [domain for domain in domains if ANY_DOMAIN in allowed or domain in allowed]
 

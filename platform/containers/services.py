@@ -1,5 +1,4 @@
-"""Writes: containers are created, used and deleted. The sandbox service runs them; rows record the known state of
-them."""
+"""Writes: creation, use and deletion of containers. The sandbox service runs them; rows record their known state."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -52,7 +51,7 @@ _ROW_RETENTION = timedelta(days=30)
 _RETENTION_BATCH_SIZE = 500
 MAX_COPIED = 64 * 1024 * 1024
 _NO_SERVICE = "no sandbox service is configured (SANDBOX_URL)"
-# The service is back within seconds when it is restarted.
+# A restarted service is back within seconds.
 _RETRY_SECONDS = 5
 
 
@@ -177,7 +176,7 @@ async def create_container(
 
 
 async def mount_skills(*, container: Container, skills: Sequence[MountableSkill]) -> None:
-    """Put skills into a container, except those that it already has. A skill replaces another one of its name."""
+    """Mount skills in a container, except those that it already has. A skill replaces another one of its name."""
     present = {skill["name"]: skill for skill in container.skills}
     missing = [skill for skill in skills if present.get(skill.name) != skill.shown()]
     for skill in missing:
@@ -225,7 +224,7 @@ async def delete_container(*, principal: Principal, container: Container, reques
 
 
 def delete_old_containers() -> int:
-    """Delete the rows of containers that ended long ago, a limited number. Return the number of deleted rows."""
+    """Delete a limited number of rows of containers that ended long ago, and return how many."""
     with scope.every_team():
         old = Container.objects.filter(last_active_at__lt=now() - _ROW_RETENTION).order_by("last_active_at")
         found = list(old.values_list("pk", flat=True)[:_RETENTION_BATCH_SIZE])
@@ -244,7 +243,7 @@ async def execute(
             return await operation(client)
 
     result = await _send(container, operate)
-    # Whatever changed during the execution counts as written by the assistant.
+    # All changes during the execution count as written by the assistant.
     changed, removed = await _sync_files(container, source=FileSource.ASSISTANT)
     return ContainerExecution(container_id=container.pk, result=result, files=changed, removed=removed)
 
@@ -308,7 +307,7 @@ async def delete_file(*, principal: Principal, container: Container, file: Conta
 
 
 async def _send(container: Container, operation: Callable[[SandboxClient], Awaitable[Answer]]) -> Answer:
-    """Let the service do something with a container. A container that the service no longer knows is marked as lost."""
+    """Run an operation on a container, and mark the container as lost if the service no longer knows it."""
     try:
         return await operation(service())
     except ContainerGone as gone:
@@ -339,12 +338,12 @@ def _record_files(container: Container, entries: Sequence[FileEntry], source: Fi
         known = {file.path: file for file in ContainerFile.objects.filter(container_id=container.pk)}
         changed = []
         for entry in entries:
-            # What is left in `known` at the end is gone from the container.
+            # Files that are left in `known` at the end are gone from the container.
             file = known.pop(entry.path, None)
             # Size and modification time identify a version; reading every file would be too slow.
             if file is not None and (file.size, file.changed) == (entry.size, entry.changed):
                 continue
-            # Longer than the column; such a file cannot be listed.
+            # The path is longer than the column, so the file cannot be listed.
             if len(entry.path) > 1024:
                 continue
             if file is None:

@@ -7,7 +7,7 @@ PREFIX = "Basic "
 
 
 def split_credentials(url: str) -> tuple[str, str]:
-    """Return the URL without `user:password@`, and the `Authorization` header of these; empty if it has none."""
+    """Return the URL without `user:password@`, and the `Authorization` header for these credentials; empty if none."""
     parts = urlsplit(url)
     credentials, at, host = parts.netloc.rpartition("@")
     if not at:

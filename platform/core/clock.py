@@ -1,14 +1,14 @@
 """The clock: services read it once and pass the time on as a value.
 
-All processes follow the clock of the database. One whose machine has the wrong time would otherwise delete data too
-early, let links and files expire that are valid, or store times that mislead the others.
+All processes follow the clock of the database. Otherwise a process on a machine with the wrong time would delete data
+too early, expire valid links and files, or store times that mislead other processes.
 """
 
 import time
 from collections import deque
 from datetime import UTC, datetime, timedelta
 
-# A difference that is not explained by the time that the answer of the database took.
+# Larger differences are not explained by the time that the database took to answer.
 _STEP_SECONDS = 2.0
 
 
@@ -23,13 +23,14 @@ def uptime() -> float:
 
 
 class SharedClock:
-    """The clock of the database, as a process knows it.
+    """A process's estimate of the database's clock.
 
-    Between two calls of `set` a clock counts that nobody sets: a jump of this machine's clock ends no lease.
+    Between two calls of `set` it advances with `uptime`, which cannot be set: a jump of this machine's clock ends no
+    lease.
     """
 
     def __init__(self) -> None:
-        # This machine's counts until the database's is known; a start with a large difference is refused.
+        # This machine's time is used until the database's is known; a start with a large difference is refused.
         self._offset = time.time() - uptime()
         self._is_known = False
         # When the clock was set, and by how many seconds.
@@ -45,7 +46,7 @@ class SharedClock:
         return datetime.fromtimestamp(self._offset + uptime(), UTC)
 
     def set(self, moment: datetime, *, at: float, error: float = 0.0) -> None:
-        """Set the time that the database had at a time of `uptime`, known up to an error of some seconds."""
+        """Set the clock to the database's time at `at`, a value of `uptime`; `error` is its uncertainty in seconds."""
         offset = moment.timestamp() - at
         step = offset - self._offset
         if self._is_known and abs(step) <= error:
@@ -56,7 +57,7 @@ class SharedClock:
         self._offset, self._is_known = offset, True
 
     def set_forward(self, *, within: float) -> timedelta:
-        """Return by how much somebody has set the database's clock forward in the last seconds."""
+        """Return by how much the database's clock was set forward in the last `within` seconds."""
         after = uptime() - within
         return timedelta(seconds=max(0.0, sum(step for at, step in self._steps if at >= after)))
 
@@ -71,5 +72,5 @@ def now() -> datetime:
 
 
 def shared_now() -> datetime:
-    """Return the time of leases and limits: as `now`, but before the database's clock is known, no jump changes it."""
+    """Return the time for leases and limits: `now`, but without jumps even before the database's clock is known."""
     return shared.now()

@@ -47,7 +47,7 @@ def _system_trust() -> ssl.SSLContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """Complete response. `content_type` has no parameters, `charset` was one; `url` is the URL after all redirects."""
+    """Complete response: `content_type` without parameters, its parameter `charset`, and `url` after all redirects."""
 
     status: int
     content: bytes
@@ -83,7 +83,7 @@ class Egress:
         return GuardedTransport(self)
 
     async def connect(self, host: str, port: int) -> httpcore2.AsyncNetworkStream:
-        """Open a connection for the traffic of others, which stays encrypted; to https servers and EGRESS_ALLOW only.
+        """Open a connection for traffic of containers, which stays encrypted; only to https servers and EGRESS_ALLOW.
 
         Raises `EgressRefused` and `EgressFailed`.
         """
@@ -103,8 +103,8 @@ class Egress:
     ) -> Fetched:
         """Fetch a URL, following at most three redirects; raises `EgressFailed` for any status but 2xx.
 
-        `timeout`: seconds from the DNS query to the last byte. `accept`: media types, also like `image/*`; other types
-        fail. `headers` are not sent to another origin.
+        `timeout`: seconds from the DNS query to the last byte. `accept`: media types or ranges such as `image/*`; other
+        types fail. `headers` are not sent to another origin.
         """
         accepted = {"accept": ", ".join(accept)} if accept else {}
         async with self._requests(url, timeout) as client:

@@ -51,8 +51,8 @@ _CLOSED_V4 = tuple(
         "224.0.0.0/3",  # multicast, reserved, broadcast
     )
 )
-# All that IANA has assigned for global unicast. Outside of it are loopback, IPv4-mapped and -compatible, NAT64, unique
-# local, link-local and multicast addresses.
+# The range that IANA has assigned for global unicast. Outside of it are loopback, IPv4-mapped and -compatible, NAT64,
+# unique local, link-local and multicast addresses.
 _OPEN_V6 = IPv6Network("2000::/3")
 _CLOSED_V6 = tuple(
     IPv6Network(network)
@@ -151,7 +151,7 @@ class AllowList:
 
     def check_addresses(self, target: Target, addresses: Sequence[Address]) -> None:
         """Raise `EgressRefused` unless connecting to every one of the addresses is allowed."""
-        # Every one, although only one is used: a name with public and private addresses is an attempt to get inside.
+        # All of them, although only one is used: a name with public and private addresses is an attempt to get inside.
         ordinary = _is_ordinary(target) and not target.is_local_name
         for address in addresses:
             opened = any(entry.opens(target, address) for entry in self.entries)
@@ -169,10 +169,10 @@ def is_public(address: Address) -> bool:
 def parse_url(url: str) -> Target:
     """Return the target of a plainly spelled URL; raises `EgressRefused`.
 
-    Refused are user names, backslashes, control characters, hosts that are not ASCII (`xn--…` is) or end in a dot, zone
-    ids, and IPv4 addresses in any other notation than four decimal numbers.
+    Refuses user names, backslashes, control characters, hosts that are not ASCII (`xn--…` is) or end in a dot, zone
+    ids, and IPv4 addresses in any notation but four decimal numbers.
     """
-    # Two parsers read such URLs differently, and then the checked host is not the one that is connected to.
+    # Parsers disagree about such URLs, so the checked host could differ from the one that is connected to.
     found = _URL.fullmatch(url) if len(url) <= _MAX_URL else None
     if found is None:
         raise EgressRefused

@@ -1,8 +1,8 @@
 """All API errors with their statuses and codes. `core.http.rendering` renders them.
 
 A class has a status, a type and a default code; errors that differ from their class only in code and message are rows
-below it. The first line of a docstring is the default message. Statuses, codes and messages are OpenAI's where it has
-one for the case.
+below it. The first line of a docstring is the default message. Statuses, codes and messages are OpenAI's wherever
+OpenAI has one for the case.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ class ErrorDetail(TypedDict):
 
 
 FINAL = {"x-should-retry": "false"}
-"""Headers of an error that a repeated request gets again. By themselves, SDKs repeat after 408, 409, 429 and 5xx."""
+"""Headers of an error that a retry would get again; without them, SDKs retry after 408, 409, 429 and 5xx."""
 
 
 def retry_headers(seconds: float) -> dict[str, str]:
@@ -336,7 +336,7 @@ class Unauthorized(ApiError):
     """Missing or invalid API key."""
 
     status = 401
-    # Anthropic's clients repeat any error otherwise, for minutes and without a word.
+    # Anthropic's clients otherwise retry any error for minutes without reporting it.
     is_final = True
     default_code: ClassVar[str | None] = "invalid_api_key"
 
@@ -459,7 +459,7 @@ TooManyOpenRequests = _coded(
 class LimitReached(RateLimited):
     """A limit of the team, the API key or the end user leaves no room at the moment.
 
-    `wait_seconds` is the time after which it does if nothing changes, `needed` the amount that a budget lacks.
+    `wait_seconds` is the time until there is room if nothing else changes, `needed` the amount that a budget lacks.
     """
 
     default_code = "rate_limit_exceeded"
@@ -554,7 +554,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: ApiError, *, general: str = "", status: int | None = None) -> "Failure":
-        """Return a failure with what an error says; `status` is another status for JSON requests."""
+        """Return the failure for an error; `status` replaces the error's status for JSON requests."""
         return cls(
             code=error.code or "server_error",
             message=error.message,
@@ -566,7 +566,7 @@ class Failure:
 
     @classmethod
     def of_refusal(cls, error: ApiError) -> "Failure":
-        """Return the failure of a call that was refused, with one of the codes that `response.error` may have."""
+        """Return the failure of a refused call, with a code that `response.error` may have."""
         kinds: dict[type[ApiError], type[ApiError]] = {
             Overloaded: Overloaded,
             InsufficientQuota: InsufficientQuota,
@@ -592,15 +592,15 @@ class Failure:
 
 
 SHUTTING_DOWN = Failure.of(UpstreamUnavailable(ShuttingDown.__doc__, headers=retry_headers(1)))
-"""Reason why a run failed that its process could neither finish in time nor hand over."""
+"""Failure of a run that its process could neither finish in time nor hand over."""
 
 
 DATABASE_LOST = Failure.of(UpstreamUnavailable(DatabaseUnavailable.__doc__, headers=retry_headers(2)))
-"""Reason why a run failed whose process has lost the database."""
+"""Failure of a run whose process has lost the database."""
 
 
 def shutting_down() -> Overloaded:
-    """Return the error of a request that this process does not serve any more."""
+    """Return the error for a request that this process no longer serves."""
     return ShuttingDown(headers=dict(SHUTTING_DOWN.headers))
 
 

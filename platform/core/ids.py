@@ -11,14 +11,14 @@ from uuid import UUID
 
 from core.clock import now
 
-# NUL is the only character that PostgreSQL cannot store, but no id contains any other than these either.
+# PostgreSQL cannot store NUL; ids contain none of the other characters outside of this set either.
 _OTHER_CHARACTER = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class Prefix(StrEnum):
     """Prefixes of the ids that clients refer to objects by.
 
-    Ids of items are not among them: clients replay items of other servers, with the ids that those have given them.
+    Prefixes of items are not included: clients replay items of other servers, with the ids that those assigned.
     """
 
     BATCH = "batch"
@@ -44,23 +44,23 @@ def new_id(prefix: str, *, at: datetime | None = None) -> str:
 
 
 def new_short_id(prefix: str) -> str:
-    """Return a new id of 20 characters after the prefix, for objects of which few exist and which are no secret.
+    """Return a new id of 20 characters after the prefix, for objects that are few and whose ids are no secret.
 
-    Every row of a response repeats the ids of its team, key and upstream: 160 bytes of its WAL are saved.
+    Every row of a response repeats the ids of its team, key and upstream, so shorter ids save 160 bytes of its WAL.
     """
     return new_id(prefix)[:-8]
 
 
 def lowest_id(prefix: str, *, at: datetime) -> str:
-    """Return a text that sorts before the ids with this prefix that were created at that time or later."""
+    """Return a text that sorts before all ids with this prefix that were created at this time or later."""
     return f"{prefix}_{int(at.timestamp() * 1000):012x}"
 
 
 def new_key() -> UUID:
     """Return a new key of a row without a public id: a UUID of version 7, which begins with the time.
 
-    Rows of the same time are thus neighbours in the index. With random keys, each row changes another page of it, which
-    after a checkpoint is written to the log as a whole: 8 KB for each response.
+    Rows of the same time are thus neighbours in the index. With random keys, each row would change a different page of
+    the index, and after a checkpoint a changed page is written to the log as a whole: 8 KB for each response.
     """
     bits = int(_random_digits(), 32)
     high = int(now().timestamp() * 1000) << 16 | 7 << 12 | bits >> 62 & 0xFFF
@@ -80,8 +80,8 @@ def _random_digits() -> str:
 
 
 # Base 32, because a stored response contains 29 ids, and 13 index entries begin with one or two: 24 hex digits took 360
-# bytes more of its WAL. Of each random byte one digit is made, all of them equally probable. Lower case only, since ids
-# are also names of files.
+# bytes more of its WAL. Each random byte becomes one digit, and all digits are equally probable. Lower case only, since
+# ids are also names of files.
 _DIGITS = b"0123456789abcdefghijklmnopqrstuv" * 8
 _BLOCK = 256
 _unused: list[str] = []

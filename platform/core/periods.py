@@ -7,7 +7,7 @@ _HOUR = timedelta(hours=1)
 _NOON = timedelta(hours=12)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-# The last period that was asked for, by its kind and the time zone: nearly all times are in the present one.
+# The period that `bounds` returned last, by kind and time zone: nearly all times are in the current one.
 _latest: dict[tuple[str, str], tuple[datetime, datetime]] = {}
 
 
@@ -18,7 +18,7 @@ def start_of_day(day: date, zone: ZoneInfo) -> datetime:
 
 
 def start_of(moment: datetime, period: str, zone: ZoneInfo) -> datetime:
-    """Return the start of the period that contains a time. Minutes and hours are those of UTC."""
+    """Return the start of the period that contains a time. Minutes and hours are in UTC."""
     if period == "minute":
         return moment.astimezone(UTC).replace(second=0, microsecond=0)
     if period == "hour":

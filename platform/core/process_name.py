@@ -1,4 +1,4 @@
-"""The name of a process, which nothing else ever has."""
+"""The name of a process, which no other process ever has."""
 
 import os
 import secrets
@@ -14,7 +14,7 @@ def process_name() -> str:
 
 
 def _name_process() -> None:
-    # Not left to the first call: two threads that make it at the same time would get different names.
+    # Named before the first use: two threads with the first call at the same time would get different names.
     process_name.cache_clear()
     process_name()
 

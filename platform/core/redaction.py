@@ -34,7 +34,7 @@ def redact(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
-# Of links that are permissions, the last part is the secret.
+# The last part of a link that grants access is a secret.
 _LINKS = re.compile(r"(/account/(?:invitations|unsubscribe)/)[^/\s\"'<>?#]+")
 _AUTHORIZATION = re.compile(r"\b(Bearer|Basic)(\s+)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE)
 # Prefixes of keys: this platform and OpenAI (sk), Stripe (pk, rk), webhooks (whsec), GitHub (ghp, gho), Slack (xox).
@@ -43,7 +43,7 @@ _URL_CREDENTIALS = re.compile(r"(?<=://)[^/@\s:]*:[^/@\s]+(?=@)")
 
 
 def redact_unknown(text: str) -> str:
-    """Return the text without what has the form of a secret, for texts that may contain any."""
+    """Return the text without anything that looks like a secret, for texts whose secrets are not known."""
     text = _AUTHORIZATION.sub(rf"\1\2{REDACTED}", text)
     text = _KEYS.sub(rf"\1\2{REDACTED}", text)
     text = _URL_CREDENTIALS.sub(REDACTED, text) if "://" in text else text

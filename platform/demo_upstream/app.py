@@ -97,7 +97,7 @@ async def _chat(request: web.Request) -> web.StreamResponse:
         raise DemoApiError(f"'{chat.model}' does not chat.", param="model", code="unsupported_value")
     answer = Answer(chat, model)
     if not chat.stream:
-        # A single body takes as long as its words would.
+        # A single body takes as long as streaming its words.
         await asyncio.sleep(len(answer.tokens) * model.pace)
         return _json(answer.completion())
     response = await _event_stream(request)

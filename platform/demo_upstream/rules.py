@@ -99,7 +99,7 @@ def reply(chat: DemoChatRequest, model: DemoModel) -> tuple[str, Reply]:
 
 
 def calls_the_demanded_tool(chat: DemoChatRequest) -> Reply | None:
-    """`tool_choice` requires a call: of the given function, of those that the text names, or of the first one."""
+    """Make the calls that `tool_choice` requires: of the given function, of those in the text, or of the first."""
     choice = chat.tool_choice
     if choice is None or choice.type in ("none", "auto"):
         return None
@@ -110,13 +110,13 @@ def calls_the_demanded_tool(chat: DemoChatRequest) -> Reply | None:
 
 
 def calls_the_named_tools(chat: DemoChatRequest) -> Reply | None:
-    """The user names offered tools, and there are no results yet."""
+    """Call the offered tools that the user names, unless there are results already."""
     calls = () if chat.results else tools.named(chat.asked, chat.functions)
     return _at_once(calls, chat) if calls else None
 
 
 def fills_the_schema(chat: DemoChatRequest) -> Reply | None:
-    """`response_format` has a JSON schema, which is filled with values from the user's text."""
+    """Fill the JSON schema of `response_format` with values from the tool results or from the user's text."""
     wanted = chat.response_format
     if wanted is None or wanted.json_schema is None:
         return None
@@ -135,7 +135,7 @@ def fills_the_schema(chat: DemoChatRequest) -> Reply | None:
 
 
 def quotes_the_tool_results(chat: DemoChatRequest) -> Reply | None:
-    """There are tool results."""
+    """Quote the tool results, if there are any."""
     if not chat.results:
         return None
     quotes = "; ".join(f"{tool} answered “{_short(text, 500)}”" for tool, text in chat.results)
@@ -143,7 +143,7 @@ def quotes_the_tool_results(chat: DemoChatRequest) -> Reply | None:
 
 
 def counts_the_attachments(chat: DemoChatRequest) -> Reply | None:
-    """The message has images, audio or files."""
+    """Count the images, recordings and files of the message, if there are any."""
     kinds = {"image_url": "image", "input_audio": "recording", "file": "file"}
     counts = [(count, noun) for kind, noun in kinds.items() if (count := chat.attachments(kind))]
     given = " and ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts)
@@ -154,7 +154,7 @@ def counts_the_attachments(chat: DemoChatRequest) -> Reply | None:
 
 
 def repeats_its_previous_answer(chat: DemoChatRequest) -> Reply | None:
-    """ "Say that again", "shout it", "in capitals"."""
+    """Repeat the previous answer for "say that again", "shout it" or "in capitals"."""
     if not AGAIN.fullmatch(chat.asked.strip()):
         return None
     answers = [message.text for message in chat.messages if message.role == "assistant" and message.text]
@@ -164,7 +164,7 @@ def repeats_its_previous_answer(chat: DemoChatRequest) -> Reply | None:
 
 
 def echoes(chat: DemoChatRequest) -> Reply | None:
-    """ "Echo: text", "say text", "repeat after me: text". Quotation marks around the text are removed."""
+    """Return the text of "echo: text", "say text" or "repeat after me: text", without quotation marks around it."""
     found = ECHO.fullmatch(chat.asked)
     if found is None:
         return None
@@ -173,7 +173,7 @@ def echoes(chat: DemoChatRequest) -> Reply | None:
 
 
 def remembers(chat: DemoChatRequest) -> Reply | None:
-    """ "What is my name?", answered from the latest "my name is Ada" in the history."""
+    """Answer "What is my name?" from the latest "my name is Ada" in the history."""
     asked = ASKS.search(chat.asked)
     if asked is None:
         return None
@@ -185,7 +185,7 @@ def remembers(chat: DemoChatRequest) -> Reply | None:
 
 
 def takes_note(chat: DemoChatRequest) -> Reply | None:
-    """ "My name is Ada". The demo keeps no state; clients send the history."""
+    """Confirm a statement such as "my name is Ada". The demo keeps no state; clients send the history."""
     statement = STATES_FACT.search(chat.asked)
     if statement is None or "?" in chat.asked:
         return None
@@ -195,20 +195,20 @@ def takes_note(chat: DemoChatRequest) -> Reply | None:
 
 
 def computes(chat: DemoChatRequest) -> Reply | None:
-    """Arithmetic."""
+    """Solve an arithmetic expression."""
     result = arithmetic.solve(chat.asked)
     return Reply(f"{result}, says the demo model.") if result else None
 
 
 def knows_a_fact(chat: DemoChatRequest) -> Reply | None:
-    """A question about a known fact."""
+    """Answer a question about a known fact."""
     words = set(re.findall(r"\w+", chat.asked.lower()))
     fact = next((fact for key, fact in FACTS.items() if words.issuperset(key)), None)
     return Reply(f"{fact} (One of the few facts that this demo model knows.)") if fact else None
 
 
 def introduces_itself(chat: DemoChatRequest) -> Reply | None:
-    """A greeting, or a question about the demo."""
+    """Answer a greeting, or a question about the demo."""
     asked = chat.asked
     if WONDERS.search(asked):
         return Reply(f"{ABOUT} {HOW_TO_GO_ON}")
@@ -216,7 +216,7 @@ def introduces_itself(chat: DemoChatRequest) -> Reply | None:
 
 
 def admits_being_a_demo(chat: DemoChatRequest) -> Reply:
-    """No other rule matched."""
+    """Answer if no other rule matched."""
     sentences = ["This is a demo model without an answer to this."]
     if chat.asked:
         sentences.append(f"You wrote: “{_short(chat.asked)}”.")
@@ -246,24 +246,24 @@ RULES: tuple[Rule, ...] = (
 
 
 def apply_always_answer(text: str, instructions: str) -> str:
-    """ "Always answer with X"."""
+    """Follow "always answer with X"."""
     match = ALWAYS.search(instructions)
     return _quotable(match) if match else text
 
 
 def apply_pirate(text: str, instructions: str) -> str:
-    """ "Talk like a pirate", the instruction of many introductory examples."""
+    """Follow "talk like a pirate", the instruction of many introductory examples."""
     return f"Arr! {text}" if PIRATE.search(instructions) else text
 
 
 def apply_ending(text: str, instructions: str) -> str:
-    """ "Always end with X", "end every answer with X"."""
+    """Follow "always end with X" or "end every answer with X"."""
     match = ENDS.search(instructions)
     return f"{text} {_quotable(match)}" if match else text
 
 
 def apply_capitals(text: str, instructions: str) -> str:
-    """ "Answer in capitals"."""
+    """Follow "answer in capitals"."""
     return text.upper() if CAPITALS.search(instructions) else text
 
 

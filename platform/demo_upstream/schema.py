@@ -184,7 +184,7 @@ class _Filler:
         if node.get("items") is not False:
             items = self._resolved(node.get("items", True))
             if depth <= DEEP and not set(items) - {"type", "title", "description"}:
-                # Plain strings or numbers take the remaining ones of the text.
+                # An array of plain strings or numbers takes the remaining ones of the text.
                 offered = self._values.remaining(str(items.get("type")))
                 values += offered[: int(min(most - len(values), len(offered)))]
             while len(values) < max(least, 0 if depth > DEEP or leading else min(1, most)):
@@ -309,6 +309,6 @@ def _read(kind: Callable[[str], float], text: str | None) -> float | None:
 
 
 def _first(*sources: Callable[[], Value | None]) -> Value | None:
-    """Return the first value that a source has."""
+    """Return the value of the first source that has one."""
     # Later sources are not called, because each call consumes a value of the text.
     return next((value for source in sources if (value := source()) is not None), None)

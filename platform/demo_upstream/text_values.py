@@ -24,7 +24,7 @@ FILLER = re.compile(
 
 
 class _Text:
-    """The values that are left in a text; `loose` is the text without them."""
+    """The values not taken from a text yet; `loose` is the text without named and quoted values."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -50,7 +50,7 @@ class _Text:
 
 
 class TextValues:
-    """The values of some texts. When a text has none left, those of the next are used."""
+    """The values of several texts. A text is used when the previous ones have no value left."""
 
     def __init__(self, *texts: str) -> None:
         self._texts = [_Text(text) for text in texts]

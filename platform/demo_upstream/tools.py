@@ -1,8 +1,8 @@
 """Tool calls that a text asks for.
 
 A tool is requested by its name: "call get_weather in Paris and get_time in Rome" makes two calls. The words up to the
-next name supply the arguments; a JSON object among them is used unchanged. Of a name such as `maps__get_route`, which
-the platform gives to `get_route` of the MCP server `maps`, the last part is enough.
+next name supply the arguments; a JSON object among them is used unchanged. The last part
+suffices for a name such as `maps__get_route`, which the platform gives to `get_route` of the MCP server `maps`.
 """
 
 import json

@@ -180,11 +180,11 @@ def read_form(asgi: AsgiScope) -> tuple[dict[str, Any], list[ImageUpload]]:
     """Return the fields and the images of an edit; raises `BadRequest`."""
     fields, files = parse_form_in_memory(asgi["body"], header(asgi, b"content-type"))
     values: dict[str, Any] = {}
-    for name, given in fields.lists():
-        if len(given) > 1:
+    for name, texts in fields.lists():
+        if len(texts) > 1:
             raise InvalidValue(f"Invalid '{name}': the field was sent more than once.", param=name)
         # Values of forms are strings; these are converted for validation. Others stay strings, also if invalid.
-        text = values[name] = str(given[0])
+        text = values[name] = str(texts[0])
         if name in _NUMBERS and _INTEGER.fullmatch(text):
             values[name] = int(text)
         elif name == "stream" and text in {"true", "false"}:

@@ -84,8 +84,8 @@ class ForwardedAnswer:
 class ForwardedRequest:
     """A checked request. `path` is below the upstream's base URL, `endpoint` the name in usage records.
 
-    `supports` names what a server without the path does not support. `max_output_tokens` is what the limits of tokens
-    count. `most` returns the most that the call can be billed.
+    `supports` names what a server without the path does not support. `max_output_tokens` counts towards the limits of
+    tokens. `most` returns the largest amount that the call can be billed.
     """
 
     path: str
@@ -179,11 +179,11 @@ async def _body(response: Answer, reader: AnswerReader) -> AsyncGenerator[bytes,
         document = await read_document(response)
         reader.read(document)
         yield b"application/json"
-        # Written again, as clients refuse some of the values that are accepted from upstreams.
+        # Serialized again, as clients refuse some of the values that are accepted from upstreams.
         yield orjson.dumps(document)
         return
     if content_type.lower().startswith("text/html"):
-        # Of a proxy, or of a server without this endpoint.
+        # An error page of a proxy, or of a server without this endpoint.
         raise UpstreamFailed(_PAGE)
     yield (content_type or "application/octet-stream").encode("latin-1")
     async for piece in read_bytes(response):

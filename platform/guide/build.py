@@ -1,4 +1,4 @@
-"""Building the documentation site into a directory that is named after its sources."""
+"""Build of the documentation site into a directory that is named after a hash of its sources."""
 
 import logging
 import os
@@ -34,6 +34,6 @@ def build(directory: Path) -> Path:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")  # MkDocs logs what is wrong and only exits
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")  # MkDocs logs problems and only exits
     os.chdir(ROOT)
     sys.stdout.write(f"{build(Path(sys.argv[1]))}\n")

@@ -11,7 +11,7 @@ PAGE = ROOT / "docs" / "reference" / "commands.md"
 _DJANGO = ("createsuperuser", "changepassword")
 # Packages with commands of the platform.
 _OWN = {"conversations", "responses", "tenants", *(path.name for path in (ROOT / "platform").iterdir())}
-# They only matter to contributors.
+# Commands that only matter to contributors.
 _INTERNAL = {"prepare_demo"}
 _INTRODUCTION = """\
 # Commands
@@ -28,7 +28,7 @@ compares it with the commands.
 
 
 def render() -> str:
-    """Return the page."""
+    """Return the page as Markdown."""
     from launcher import commands as launcher
 
     found = dict(parsers())
@@ -63,7 +63,11 @@ def parsers() -> Iterator[tuple[str, ArgumentParser]]:
 def _section(name: str, summary: str, parser: ArgumentParser | None) -> str:
     actions = parser._actions if parser else []  # noqa: SLF001 - argparse has no public list of options
     common = {"-h", "--version", "-v", "--settings", "--pythonpath", "--traceback", "--no-color", "--force-color"}
-    own = [one for one in actions if not common & set(one.option_strings) and "--skip-checks" not in one.option_strings]
+    own = [
+        action
+        for action in actions
+        if not common & set(action.option_strings) and "--skip-checks" not in action.option_strings
+    ]
     lines = [f"### {name}", "", summary, ""]
     if own:
         lines += ["| option | meaning |", "|---|---|", *map(_row, own), ""]
@@ -76,7 +80,7 @@ def _row(action: Action) -> str:
         names += f" *{str(action.metavar or action.dest).upper()}*"
     text = (action.help or "").replace("%(default)s", str(action.default)).replace("|", "\\|")
     if action.choices:
-        text = "; ".join(filter(None, [text, "one of " + ", ".join(f"`{one}`" for one in action.choices)]))
+        text = "; ".join(filter(None, [text, "one of " + ", ".join(f"`{choice}`" for choice in action.choices)]))
     required = "required" if action.required and action.option_strings else ""
     return f"| {names} | {'; '.join(filter(None, [required, text]))} |"
 

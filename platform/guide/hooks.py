@@ -85,7 +85,7 @@ def _llms_txt(config: MkDocsConfig) -> str:
     nav: Navigation = config.extra["nav"]
     loose = [item for item in nav.items if isinstance(item, Page)]
     sections = [item for item in nav.items if isinstance(item, Section)]
-    groups = [("Start", loose), *((one.title, _pages(one)) for one in sections)]
+    groups = [("Start", loose), *((section.title, _pages(section)) for section in sections)]
     for title, pages in groups:
         lines += [f"## {title}", ""]
         lines += [f"- [{page.title}]({PREFIX}{page.file.src_uri}): {_summary(page)}" for page in pages]
@@ -103,6 +103,6 @@ def _pages(section: Section) -> list[Page]:
 def _summary(page: Page) -> str:
     """Return the first sentence below the title, as plain text."""
     paragraphs = _markdown[page.file.src_uri].split("\n\n")
-    prose = next((one for one in paragraphs if one.strip() and one.lstrip()[0] not in "#|`-!<"), "")
+    prose = next((block for block in paragraphs if block.strip() and block.lstrip()[0] not in "#|`-!<"), "")
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(prose.split())).replace("`", "").replace("**", "")
     return re.split(r"(?<=[.:]) ", text, maxsplit=1)[0].rstrip(":.") + "."

@@ -59,7 +59,7 @@ def _response(file: Path, *, status: int = 200) -> HttpResponse:
     kind = _TYPES.get(file.suffix) or mimetypes.guess_type(file.name)[0] or "application/octet-stream"
     headers = {
         "Content-Security-Policy": _POLICY,
-        # Checked with the server each time: a page and the scripts and styles that it names must be of the same build.
+        # Revalidated each time: a page and the scripts and styles that it names must be of the same build.
         "Cache-Control": "no-cache",
         "ETag": f'"{sha256(content).hexdigest()[:32]}"',
     }
@@ -74,7 +74,7 @@ def _site() -> Path | None:
         return site
     if time.monotonic() - _failures.get(site, -_PAUSE_SECONDS) < _PAUSE_SECONDS:
         return None
-    # One build per process: others who wait for the same one would occupy the threads of the console.
+    # One build per process: requests that wait for the same build would occupy the threads of the console.
     if not _building.acquire(blocking=False):
         return None
     try:
@@ -97,7 +97,7 @@ def _site() -> Path | None:
 
 @cache
 def _files(site: Path) -> dict[str, Path]:
-    # Only what was built can be requested, so no path leads out of the site.
+    # Only built files can be requested, so no path leads out of the site.
     return {str(path.relative_to(site)): path for path in site.rglob("*") if path.is_file()}
 
 

@@ -42,7 +42,7 @@ def is_free(*, host: str, port: int) -> bool:
 
 def any_free_port(*, host: str = "127.0.0.1") -> int:
     """Return a port that is free at the moment. Another server may take it before the caller does."""
-    # Systems give ports from 32768 on to outgoing connections, which could take this one until the caller listens.
+    # Systems use ports from 32768 on for outgoing connections, which could take this one before the caller listens.
     for _ in range(_TRIES):
         candidate = random.randrange(_LOWEST, _EPHEMERAL)  # noqa: S311 - any of them will do
         if is_free(host=host, port=candidate):
@@ -69,7 +69,7 @@ def prefer_port(*, host: str, port: int) -> int:
 DEFAULT_PORT = 8000
 LOOPBACK = "127.0.0.1"
 LOCAL_HOSTS = {"localhost": "localhost", LOOPBACK: LOOPBACK, "::1": "[::1]"}
-# All interfaces, and the address by which a client on this machine reaches them.
+# Hosts that stand for all interfaces, with the address by which a client on this machine reaches them.
 WILDCARD_HOSTS = {"0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 - the user may ask for it
 
 
@@ -91,7 +91,7 @@ class Address:
 
     def is_ready(self, *, host_header: str | None) -> bool:
         """Return whether ``/readyz`` answers. ``host_header`` is a name in ALLOWED_HOSTS, or None."""
-        # As sent by a proxy that terminates TLS: with SECURE_TLS, plain requests would be redirected.
+        # The header of a proxy that terminates TLS: with SECURE_TLS, plain requests would be redirected.
         headers = {"X-Forwarded-Proto": "https", **({"Host": host_header} if host_header else {})}
         try:
             with closing(http.client.HTTPConnection(self.client_host, self.port, timeout=2)) as connection:

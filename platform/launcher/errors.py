@@ -2,7 +2,7 @@
 
 from typing import Self
 
-# From sysexits.h. Service managers restart a process after the second one, but not after the first.
+# Exit codes of sysexits.h. Service managers restart a process after NOT_READY, but not after WRONG_SETTINGS.
 WRONG_SETTINGS, NOT_READY = 78, 75
 
 
@@ -21,11 +21,11 @@ class RefusedStart(LaunchError):
 
     @classmethod
     def of(cls, error: Exception) -> Self:
-        """Return the refusal for Django's `ImproperlyConfigured`; some of ours have an exit code of their own."""
+        """Return the refusal for `ImproperlyConfigured` or an error of ours, with its exit code if it has one."""
         return cls(str(error), exit_code=getattr(error, "exit_code", WRONG_SETTINGS))
 
 
 class InstallationInterrupted(LaunchError):
-    """Ctrl-C during the installation."""
+    """The installation was interrupted by Ctrl-C."""
 
     exit_code = 130  # 128 + SIGINT, as shells report it

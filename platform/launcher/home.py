@@ -73,7 +73,7 @@ def run_as(
         user=account.uid if account else None,
         group=account.gid if account else None,
         extra_groups=[] if account else None,
-        # Ctrl-C goes to the whole process group of the terminal. A program that it ends would look like a broken one.
+        # Ctrl-C reaches the whole process group of the terminal, and a program that it ends would look broken.
         start_new_session=True,
     )
 
@@ -101,8 +101,8 @@ class ServerHome:
             os.chown(path, self.account.uid, self.account.gid)
 
     def version_of(self, program: Path) -> str | None:
-        """Return what the program answers to ``--version``, or None if it does not run."""
-        # Executed to find out early about a wrong architecture or a missing library.
+        """Return the program's output for ``--version``, or None if it does not run."""
+        # Executed to detect a wrong architecture or a missing library early.
         try:
             done = run_as([str(program), "--version"], account=self.account, directory=self.directory)
         except OSError:
@@ -147,11 +147,11 @@ class ServerHome:
         for package in packages:
             shutil.copytree(package, partial / package.name, symlinks=True)
         for path in (partial, *partial.rglob("*")):
-            if not path.is_symlink():  # whatever umask the checkout was made with
+            if not path.is_symlink():  # regardless of the checkout's umask
                 path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
         try:
             partial.rename(target)
-        except OSError:  # another start was faster
+        except OSError:  # another start has finished its copy first
             shutil.rmtree(partial)
         return copied
 
@@ -171,7 +171,7 @@ def server_home(*, state_dir: Path, shared: Path = SHARED) -> ServerHome:
         name_file.write_text(uuid.uuid4().hex)
     home = shared / name_file.read_text().strip()
     home.mkdir(parents=True, exist_ok=True)
-    for directory, mode in ((shared, 0o755), (home, 0o711)):  # whatever the umask
+    for directory, mode in ((shared, 0o755), (home, 0o711)):  # regardless of the umask
         directory.chmod(mode)
     (home / "belongs-to").write_text(str(state_dir))
     return ServerHome(directory=home, account=server_account(data=home / "postgres"), shared=shared)

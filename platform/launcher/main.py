@@ -16,7 +16,7 @@ from launcher.installation import errors as installation_errors
 from launcher.local_models.model_file import ModelFile
 from launcher.report import Report
 
-# Required by the settings, but not used by `api_coverage`, which writes a document, nor by help texts.
+# Placeholders for settings that are required, but unused by `api_coverage`, which writes a document, and by help.
 UNUSED = {"SECRET_KEY": "-", "API_KEY_PEPPER": "-", "DATABASE_URL": "postgresql://-:-@localhost/-", "REDIS_URL": "-"}
 HELP = ("-h", "--help")
 
@@ -54,17 +54,17 @@ def main(*, root: Path, argv: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as failed:
-        # At any time while `up` runs: it writes logs and its state.
+        # Possible at any time while `up` runs, because it writes logs and its state.
         if failed.errno not in installation_errors.FULL:
             raise
-        # Errors of writing name no file; only these places are written to.
+        # Write errors do not name the file, but only these places are written to.
         places = [state.locate(root=root, environment=os.environ).directory, root, Path(gettempdir())]
         path = min(places, key=installation_errors.free_megabytes)
         message = installation_errors.explain_os_error(failed, path=path, needs="the platform needs 100 MB to start")
         print(f"error: {message}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        # Outside of the installation and of the supervisor, which handle Ctrl-C. As shells report it: 128 + SIGINT.
+        # Ctrl-C outside of the installation and the supervisor, which handle it. Shells report it as 128 + SIGINT.
         return 130
 
 
@@ -100,16 +100,16 @@ def _up(*, root: Path, argv: Sequence[str], arguments: list[str]) -> int:
     # Parsed first, so that a wrong option is reported before the installation, which may take half a minute.
     options = commands.up_parser().parse_args(arguments)
     if options.model_file:
-        # So is a file that cannot be a model.
+        # A file that cannot be a model is reported early for the same reason.
         ModelFile.at(options.model_file)
     if not bootstrap.is_prepared(environment=bootstrap.Environment(root=root), requirements=bootstrap.RUNTIME):
-        # And a port that cannot be used.
+        # So is a port that cannot be used.
         address.choose(host=options.host, port=options.port, environment=os.environ)
     bootstrap.enter(root=root, requirements=bootstrap.RUNTIME, argv=argv, report=Report(plain=options.no_input))
     if options.model:
         added = bootstrap.SHIPPED_MODELS[options.model]
         bootstrap.install(root=root, requirements=added, report=Report(plain=options.no_input))
-        # The finders of modules remember what a directory contains.
+        # Module finders cache the contents of directories.
         invalidate_caches()
     from launcher import up
 
@@ -139,9 +139,9 @@ def _test(*, root: Path, argv: Sequence[str], arguments: list[str]) -> NoReturn:
         rest = [argument for argument in arguments if argument != "--changed"]
         os.execv(sys.executable, [sys.executable, "-m", "tests.changed", *rest])  # noqa: S606
     paths = [path for argument in arguments if (path := Path(argument.partition("::")[0])).exists()]
-    # Of a file that is named, the slow tests run as well. Of several `-m`, pytest uses the last.
+    # If a file is named, its slow tests run as well. If there are several `-m`, pytest uses the last.
     options = [] if any(path.is_file() for path in paths) else ["-m", "not slow"]
-    # For a few tests, starting several processes takes longer.
+    # For a few tests, starting several processes takes longer than it saves.
     if not paths and "-k" not in arguments:
         # One more than there are cores, because tests wait for servers now and then.
         options += ["-n", str(min(4, 1 + (os.cpu_count() or 1)))]
@@ -156,7 +156,7 @@ def _django(*, root: Path, argv: Sequence[str]) -> int:
     for name, value in (UNUSED if needs_no_services else _running_environment(root)).items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "server.settings")
-    # What is imported is used until the end; searching it for garbage would take a sixth of the start. Servers turn the
+    # Imported objects live until the end; searching them for garbage would take a sixth of the start. Servers turn the
     # collector on again when they have started (`server.web.http_server.freeze_startup_objects`).
     gc.disable()
     import django
@@ -193,7 +193,7 @@ def _dump_schema(*, root: Path, argv: Sequence[str]) -> int:
     bootstrap.enter_existing(root=root, argv=argv)
     from launcher.testing import start_servers
 
-    # The snapshot is that of an empty database of the embedded PostgreSQL, whatever else is configured or running.
+    # The snapshot shows an empty database of the embedded PostgreSQL, regardless of configured or running servers.
     servers = start_servers(root / ".test-run", environment={})
     try:
         path = os.pathsep.join((str(servers.programs), os.environ.get("PATH", os.defpath)))

@@ -37,8 +37,8 @@ class DatabaseRole:
         return f"postgresql://{quote(self.name)}:{quote(self.password)}@{host}:{port}/{database}"
 
 
-# A session whose client has vanished keeps its locks until the server notices: by default after two hours. Of a killed
-# process, a statement runs to its end unless the server looks at the connection meanwhile.
+# A session whose client has vanished keeps its locks until the server notices, by default after two hours. The
+# statement of a killed process runs to its end unless the server checks the connection in the meantime.
 _SESSION = {
     "client_connection_check_interval": "5000",
     "tcp_keepalives_idle": "5",
@@ -83,7 +83,7 @@ def _ensure_role(
 ) -> None:
     known = connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role.name]).fetchone()
     verb = sql.SQL("ALTER ROLE" if known else "CREATE ROLE")
-    # Sends only the SCRAM verifier: the server writes failed statements to its log.
+    # Only the SCRAM verifier is sent, because the server writes failed statements to its log.
     verifier = connection.pgconn.encrypt_password(role.password.encode(), role.name.encode(), b"scram-sha-256")
     statement = sql.SQL("{verb} {name} {attributes} PASSWORD {verifier}").format(
         verb=verb,
@@ -193,7 +193,7 @@ class Cluster:
 
 
 def find_programs(*, home: ServerHome) -> Programs:
-    """Return the first PostgreSQL that runs on this machine: that of the wheel, then of the system, newest first.
+    """Return the first PostgreSQL that runs on this machine: from the wheel, else from the system, newest first.
 
     Raises LaunchError if there is none.
     """

@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--ask-port", dest="ports", type=int, action="append", default=[])
     parser.add_argument("--connect", action="store_true")
-    # All others are options of `prepare_demo`.
+    # The remaining arguments are options of `prepare_demo`.
     options, others = parser.parse_known_args(arguments)
     search = Search(options.ports)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "server.settings")
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> None:
     django.setup()
     call_command("migrate", "--noinput")
     output = StringIO()
-    # A variable, because arguments of processes are visible to other users.
+    # Passed as a variable, because arguments of processes are visible to other users.
     if key := os.environ.get("MODEL_FILE_KEY"):
         others += ["--model-file-key", key]
     call_command("prepare_demo", "--json", *others, stdout=output)

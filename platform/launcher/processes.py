@@ -27,7 +27,7 @@ PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 # A process without progress for this many seconds has failed to start.
 PATIENCE = 60.0
-# Less than this is no progress: processes that wait also wake up from time to time.
+# Less CPU time than this is no progress: waiting processes also wake up from time to time.
 MIN_CPU_SECONDS = 0.2
 
 
@@ -53,7 +53,7 @@ class ChildCommand:
 
 
 class Process(Protocol):
-    """The part of `subprocess.Popen` that a start and an end need."""
+    """The part of `subprocess.Popen` that is used to start and end processes."""
 
     @property
     def pid(self) -> int: ...
@@ -243,8 +243,8 @@ def wait_until(condition: Callable[[], bool], *, seconds: float, interval: float
 class Progress:
     """Watches a process that is starting: CPU time used by it and its descendants, and the size of its log.
 
-    How long a start takes depends on the machine and on what else runs there. A process that does nothing will not
-    become ready, however fast the machine is.
+    The duration of a start depends on the machine and its load. An idle process will not become ready, however fast
+    the machine is.
     """
 
     def __init__(self, pid: int, *, written: Callable[[], int]) -> None:
@@ -254,8 +254,8 @@ class Progress:
         self._seen = self._measure()
 
     def seconds_without(self) -> float:
-        """Return how many seconds ago the last progress was seen."""
-        # Rarely, as measuring reads the whole process table.
+        """Return the number of seconds since the last progress was seen."""
+        # Measured rarely, because that reads the whole process table.
         if monotonic() - self._measured_at > 1:
             self._measured_at = monotonic()
             cpu, size = self._measure()
@@ -285,7 +285,7 @@ def _process_table() -> Iterator[tuple[int, int, float]]:
         for path in Path("/proc").glob("[0-9]*/stat"):
             with suppress(OSError):
                 fields = path.read_text().rpartition(")")[2].split()
-                # User and system time, and those of children that have ended.
+                # User and system time of the process itself and of its children that have ended.
                 ticks = sum(int(number) for number in fields[11:15])
                 yield int(path.parent.name), int(fields[1]), ticks / os.sysconf("SC_CLK_TCK")
         return

@@ -48,7 +48,7 @@ class Report:
         self._write(f"{text}\n")
 
     def question(self, text: str) -> None:
-        """Print a text that is answered on the same line."""
+        """Print a question whose answer is typed on the same line."""
         self.line()
         self._write(text)
 

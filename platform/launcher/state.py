@@ -16,9 +16,9 @@ from typing import IO
 from launcher.errors import LaunchError
 from launcher.processes import Identity, current, identify, is_same
 
-# Read by the platform from environment variables.
+# Secrets that the platform reads from environment variables.
 APPLICATION_SECRETS = ("SECRET_KEY", "API_KEY_PEPPER", "ENCRYPTION_KEYS")
-# For the servers that `up` starts.
+# Secrets of the servers that `up` starts.
 SERVER_SECRETS = (
     "POSTGRES_SUPERUSER_PASSWORD",
     "POSTGRES_OWNER_PASSWORD",
@@ -30,7 +30,7 @@ SERVER_SECRETS = (
 
 def generate_secrets() -> dict[str, str]:
     """Return a new value for every secret."""
-    # Of 54 characters: Django's checks of a deployment ask for 50.
+    # 54 characters each: Django's deployment checks require 50.
     generated = {name: secrets.token_urlsafe(40) for name in (*APPLICATION_SECRETS, *SERVER_SECRETS)}
     # Fernet requires exactly 32 bytes in URL-safe base64.
     return {**generated, "ENCRYPTION_KEYS": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()}
@@ -93,7 +93,7 @@ class State:
 
     @property
     def status_file(self) -> Path:
-        """Restarts of the child processes, for the console."""
+        """File with the restarts of the child processes, for the console."""
         return self.directory / "processes.json"
 
 

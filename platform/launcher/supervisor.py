@@ -1,4 +1,4 @@
-"""The supervisor: keeps the platform's processes running, shows errors of their logs, and ends them in order.
+"""The supervisor: keeps the platform's processes running, shows errors from their logs, and ends them in order.
 
 It uses a single thread. Stop signals raise an exception only while it waits, so that no step is interrupted halfway.
 """
@@ -54,7 +54,7 @@ class LogWatch:
         self._in_traceback = False
 
     def serious_lines(self) -> Iterator[str]:
-        """Yield the new lines that an operator should see; of a traceback only the line with the error."""
+        """Yield the new lines that an operator should see; a traceback is reduced to the line with the error."""
         try:
             with self._path.open("rb") as log:
                 log.seek(self._position)
@@ -90,7 +90,7 @@ class Stopped(Exception):
 
 
 class Interrupts:
-    """Waiting that ends early at a stop signal or the end of a child process.
+    """Waits that end early at a stop signal or when a child process ends.
 
     There is one instance per process, created in the main thread.
     """
@@ -104,7 +104,7 @@ class Interrupts:
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         for number in STOP_SIGNALS:
-            # `nohup` ignores SIGHUP, which must stay so.
+            # Under `nohup` SIGHUP is ignored, and must stay ignored.
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._request)
 
@@ -131,9 +131,9 @@ class Interrupts:
 
 QUICK = 10.0  # seconds; a child that ends earlier probably has a problem that a restart does not solve
 SHORTEST_DELAY, LONGEST_DELAY = 0.5, 30.0
-# Of a child that the start of the platform waits for. Later none ends the others, however often it dies.
+# Limit for a child that the start of the platform waits for. Later no child ends the others, however often it dies.
 MAX_FAILED_STARTS = 4
-# Ends of a process that refuses to start, after a line with the reason.
+# Exit codes of a process that refuses to start, and the beginning of the line with its reason.
 REFUSALS, REASON = (WRONG_SETTINGS, NOT_READY), "error: "
 LAST_LINES = 15
 MAX_SECONDS = 900.0  # for a start, even if it makes progress: a process that never gets ready may still be busy
@@ -161,7 +161,7 @@ class Restarts:
         """Record an end, and return the seconds to wait before the next start."""
         self.last_end, self.last_end_at = how, time()
         if lived >= QUICK:
-            # Nothing is wrong with its start, so it begins at once.
+            # The process can start, so the next start needs no delay.
             self.quick_deaths = 0
             return 0.0
         self.quick_deaths += 1
@@ -261,7 +261,7 @@ class Supervisor:
             )
 
     def wait_for(self, condition: Callable[[], bool], *, name: str) -> None:
-        """Keep all children running until the condition is true, which the child with this name has to cause.
+        """Keep all children running until the child with this name has made the condition true.
 
         Shows the end of the child's log and raises LaunchError if it makes no progress, or dies at once several times.
         Raises RefusedStart as soon as any child refuses to start.
@@ -319,7 +319,7 @@ class Supervisor:
         """Show new errors from the logs, and restart children that have died.
 
         Raises RefusedStart if one refuses to start while the platform ``is_starting``. Later it is restarted like any
-        other: its cause, such as a clock that was set, may pass.
+        other: the cause, such as a clock that was set, may pass.
         """
         for service in self._services:
             for line in service.watch.serious_lines():
@@ -368,7 +368,7 @@ class Supervisor:
             self._attempt(write, "the state of the processes cannot be stored")
 
     def _attempt(self, action: Callable[[], object], problem: str) -> None:
-        """Do what the children can do without. Report a failure, for example a full disk, once until it succeeds."""
+        """Run an action that no child depends on. Report a failure, such as a full disk, once until it succeeds."""
         try:
             action()
         except OSError as failed:

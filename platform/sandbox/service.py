@@ -107,7 +107,7 @@ class Service:
             detect_dead_peer(writer)
             async with asyncio.timeout(self._configuration.seconds + 60):
                 head = await receive_head(reader, max_head=_MAX_REQUEST_HEAD)
-                # Checked before the body is read: strangers must not make the service buffer a gigabyte.
+                # Checked before the body is read: unauthenticated clients must not make the service buffer a gigabyte.
                 # In constant time, so that response times do not reveal how many characters match.
                 token = str(head.get("token", "")).encode(errors="replace")
                 if not hmac.compare_digest(token, self._configuration.token.encode()):
@@ -202,7 +202,7 @@ async def _unless_disconnected(reader: asyncio.StreamReader, handling: Coroutine
     finally:
         for task in (answer, disconnect):
             task.cancel()
-        # The connection may have failed, and nobody could be told of it.
+        # Errors are ignored: if the connection has failed, no client is left to receive them.
         await asyncio.gather(answer, disconnect, return_exceptions=True)
 
 

@@ -1,4 +1,4 @@
-"""Runs of the past: the turns of a script are recorded, without a model or tools, by the recorder of real runs."""
+"""Past runs: the recorder of real runs records the turns of a script, without a model or tools."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -90,7 +90,7 @@ def _chunks(turn: Parts) -> Iterator[tuple[Chunk, int]]:
         return
     end: Chunk = {"delta": {}, "finish_reason": "tool_calls" if "calls" in turn else turn.get("finish", "stop")}
     if source := turn.get("cites"):
-        # Files are cited at a place of the text, pages by a part of it.
+        # The citation of a file has a position in the text, that of a page a range.
         start, kind, length = turn["text"].index(source["place"]), source["type"], len(source["place"])
         place = {"index": start} if "file_id" in source else {"start_index": start, "end_index": start + length}
         end["delta"] = {"annotations": [{"type": kind, kind: {**source, **place}}]}
@@ -105,7 +105,7 @@ def _chunks(turn: Parts) -> Iterator[tuple[Chunk, int]]:
 
 
 class SeedRun:
-    """A response of the past: `rows` are its rows, `at` is the time at which it ended."""
+    """A past response: `rows` are its database rows, `at` is the time at which it ended."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Scenarios of seeded data: the requests of a client and what the model does.
+"""Scenarios of seeded data: the requests of a client and the turns of the model.
 
 A scenario is a list of exchanges. In all texts, `$names` stand for values of `TextPicker.names` and of the previous
 response (`$call_0`, `$approval`). An exchange has these keys; only `request` is required:
@@ -6,7 +6,7 @@ response (`$call_0`, `$approval`). An exchange has these keys; only `request` is
 - `request`: its parameters; without `model`, one is chosen
 - `turns`: texts (`reasoning`, `text`, `refusal`), `calls`, the `finish` reason, a `failure`, the seconds to `wait` for
   the first text, and the tokens `read` and `cached`. `cites` is a source that is cited at the place of a text.
-- `stream`, `pause`: if the response is streamed, and seconds until the next request
+- `stream`, `pause`: whether the response is streamed, and seconds until the next request
 - `waits`: seconds that a background response is queued
 - `likely`: the probability that the client makes this request at all; otherwise the scenario ends before it
 - `listed`: tool lists of MCP servers at the beginning of the output
@@ -14,7 +14,7 @@ response (`$call_0`, `$approval`). An exchange has these keys; only `request` is
 - `ends`: "cancelled", "running" or "queued"; the first two after a number of `pieces` of the answer
 
 The client runs a call, unless it has an `item`. For hosted tools, `item` and `done` are the fields of the output item
-at the beginning and at the end, and `output` is what the model reads. A call that `asks` needs an approval.
+at the beginning and at the end, and `output` is the text for the model. A call that `asks` needs an approval.
 """
 
 from typing import Any, NamedTuple

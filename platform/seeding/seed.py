@@ -91,10 +91,12 @@ class _TeamHistory:
         for exchange, amount, longest in ((RUNNING, 3, 900), (QUEUED, 2, 90)):
             for _ in range(amount):
                 self._play(Scenario([exchange], 0), self._at - timedelta(seconds=self._rng.randrange(2, longest)))
-        # Each scenario once, so that even little data shows everything.
+        # Each scenario is played once at first, so that even little data shows all of them.
         kinds = self._rng.sample(SCENARIOS, len(SCENARIOS))
         while len(self.responses) < count:
-            kind = kinds.pop() if kinds else self._rng.choices(SCENARIOS, [one.weight for one in SCENARIOS])[0]
+            kind = (
+                kinds.pop() if kinds else self._rng.choices(SCENARIOS, [scenario.weight for scenario in SCENARIOS])[0]
+            )
             self._play(kind, self._sometime(), most=count - len(self.responses))
 
     def _sometime(self) -> datetime:

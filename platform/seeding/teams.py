@@ -51,7 +51,7 @@ class SeededUser:
 
 @dataclass(frozen=True, kw_only=True)
 class SeededTeam:
-    """A seeded team. `secret` belongs to its first key; `keys` are those used by requests."""
+    """A seeded team. `secret` belongs to its first key; `keys` are the keys that requests use."""
 
     team: Team
     secret: str

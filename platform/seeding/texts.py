@@ -89,9 +89,9 @@ class TextPicker:
                 least, most = value
                 return round(least + (most - least) * self.rng.random() ** 2.5, 3)
             case dict():
-                return {key: self.filled(one, names) for key, one in value.items()}
+                return {key: self.filled(entry, names) for key, entry in value.items()}
             case list():
-                return [self.filled(one, names) for one in value]
+                return [self.filled(entry, names) for entry in value]
             case str() if value.startswith("$") and value[1:] in names:
                 return names[value[1:]]
             case str():
@@ -104,5 +104,5 @@ class TextPicker:
         for number in range(1, self.rng.choice((8, 20, 90)) + 1):
             parts.append(f"## {number}. {self.rng.choice(TEXTS['months'])}")
             months = self.rng.choices(TEXTS["months"], k=2)
-            parts += ["".join(one.format(month=month) for one in TEXTS["chapter"]) for month in months]
+            parts += ["".join(paragraph.format(month=month) for paragraph in TEXTS["chapter"]) for month in months]
         return "\n\n".join(parts)

@@ -59,7 +59,7 @@ _endpoints = EndpointIndex(ENDPOINTS)
 
 
 def _unknown_url(method: str, path: str) -> NotFound:
-    """Return the error for a path without an endpoint, which names a wrong base URL of the client."""
+    """Return the error for a path without an endpoint; it explains a wrong base URL."""
     advice = ""
     if _endpoints.at(f"/v1{path}"):
         advice = ": the base URL of the API ends with /v1."
@@ -78,10 +78,11 @@ _streams: dict[tuple[str, str], App] = {
 _counted_views = counted(_views)
 
 
-# This one and `_http` return what the other app returns: a coroutine of their own would live as long as the stream.
+# `_api` and `_http` return the awaitable of the app they call: a coroutine of their own would live as long as the
+# stream.
 def _api(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
     app = _views
-    # Whether a client of a POST request asks for a stream is in its body.
+    # A POST request asks for a stream in its body.
     if (scope["method"] == "POST" or _is_stream(scope)) and (endpoint := _endpoint_of(scope)) is not None:
         app = _streams.get((endpoint.method, endpoint.path), _counted_views if endpoint.calls_model else _views)
     return app(scope, receive, send)
@@ -111,7 +112,7 @@ async def _admit_key(scope: Scope) -> str:
 
 
 async def _admit_session(scope: Scope) -> str:
-    # Only for bodies that no form of a signed-out visitor has, so the query for the session is rare.
+    # Called only for bodies larger than any form of a signed-out visitor, so the query for the session is rare.
     cookies = parse_cookie(header(scope, b"cookie"))
     user_id = await in_db_thread(lambda: SessionStore(cookies.get(settings.SESSION_COOKIE_NAME)).get(SESSION_KEY))
     if user_id is None:
@@ -146,7 +147,7 @@ async def _page(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["path"] == "/livez" and scope["method"] in {"GET", "HEAD"}:
         await send_response(health.livez(), send)
     elif scope["path"] == "/readyz" and scope["method"] in {"GET", "HEAD"}:
-        # Probes ask for an address as the host, which the site refuses with a line in the log.
+        # Probes send an address as the host, which the site would refuse with a line in the log.
         await send_response(await health.async_readyz(), send)
     else:
         await _site(scope, receive, send)
@@ -159,7 +160,7 @@ _guarded_site: App = BodyGuard(_page, rule=_page_rule, pace=_pace, render=_page_
 
 
 def _http(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-    # Clients with a wrong base URL ask for "/v1" itself, or for a path without it. They read JSON errors only.
+    # Clients with a wrong base URL request "/v1" itself, or a path without it. They can read only JSON errors.
     path: str = scope["path"]
     is_api = path == "/v1" or path.startswith("/v1/") or bool(_endpoints.at(f"/v1{path}"))
     return (_guarded_api if is_api else _guarded_site)(scope, receive, send)

@@ -1,4 +1,4 @@
-"""The connection of Celery to Redis, which outlasts a server that refuses commands or is away for long."""
+"""Celery's connection to Redis, which survives a server that refuses commands or is unreachable for long."""
 
 import time
 from typing import Any
@@ -11,15 +11,15 @@ from redis.exceptions import ResponseError
 from typing_extensions import override
 
 _PAUSE_SECONDS = 1.0
-# By default kombu waits up to half a minute between two attempts, and so would tasks when the server is back.
+# kombu's default of up to half a minute between two attempts would also delay tasks once the server is back.
 _LONGEST_PAUSE_SECONDS = 4.0
 
 
 class PatientChannel(Channel):
-    """A channel whose use after the connection was lost is an error of the connection.
+    """A channel that raises a connection error when it is used after the connection was lost.
 
-    Tasks that were executing then are confirmed or put back too late. kombu would fail on the address of the server,
-    which it has forgotten, and Celery ends the worker with an error that it does not know, which would end its runs.
+    Tasks that were executing then are acknowledged or requeued too late. kombu would fail on the address of the server,
+    which it has forgotten, and Celery ends the worker on an unknown error, which would end the runs of the worker.
     """
 
     # kombu's types lack the method.
@@ -30,9 +30,9 @@ class PatientChannel(Channel):
 
 
 class PatientTransport(Transport):
-    """A transport that connects again when the server is out of memory or a read-only replica.
+    """A transport that reconnects when the server is out of memory or a read-only replica.
 
-    Celery takes such a refusal for an error of the program and ends the worker, which would end its runs.
+    Celery treats such a refusal as a programming error and ends the worker, which would end the runs of the worker.
     """
 
     Channel = PatientChannel
@@ -49,7 +49,7 @@ class PatientTransport(Transport):
 
 
 class PatientConnection(Connection):
-    """A connection that is tried again every few seconds, however long the server has been away."""
+    """A connection that retries every few seconds, however long the server has been unreachable."""
 
     @override
     def ensure_connection(self, *args: Any, **options: Any) -> Any:
@@ -57,6 +57,6 @@ class PatientConnection(Connection):
 
 
 class PatientAmqp(AMQP):
-    """Lets Celery use these connections."""
+    """Makes Celery use `PatientConnection`."""
 
     Connection = PatientConnection

@@ -11,10 +11,10 @@ from urllib.parse import unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
-# The only option of a database URL that is of use besides the variables of libpq.
+# The only useful option of a database URL; all others can be set with the variables of libpq.
 _WRITABLE = "target_session_attrs=read-write"
 LARGEST_PORT = 65535
-# As browsers send it: without a path, and in lower case.
+# An origin as browsers send it: without a path, and in lower case.
 _ORIGIN = re.compile(r"https?://[a-z0-9.:\[\]-]+")
 
 
@@ -78,7 +78,7 @@ def integers(name: str, *, default: tuple[int, ...], minimum: int = 0) -> list[i
 
 
 def choice(name: str, *, default: str, of: tuple[str, ...]) -> str:
-    """Read one of a few words."""
+    """Read one of the words in `of`."""
     value = text(name).lower() or default
     if value not in of:
         raise ImproperlyConfigured(f"{name} must be {' or '.join(of)}, not {value!r}.")
@@ -101,7 +101,7 @@ def origins(name: str) -> list[str]:
 
 
 def for_program(**variables: str) -> dict[str, str]:
-    """Return the environment of a program of others, such as pg_dump, with additional variables."""
+    """Return the environment for an external program such as pg_dump, with additional variables."""
     return {**os.environ, **variables}
 
 
@@ -115,7 +115,9 @@ def postgres(url: str, *, name: str) -> dict[str, Any]:
     parts = urlsplit(url)
     hosts = parts.netloc.rpartition("@")[2].split(",")
     try:
-        places = [(one.hostname or "", one.port or 5432) for one in (urlsplit(f"//{host}") for host in hosts)]
+        places = [
+            (address.hostname or "", address.port or 5432) for address in (urlsplit(f"//{host}") for host in hosts)
+        ]
         user = urlsplit(f"//{parts.netloc.rpartition('@')[0]}@")
     except ValueError:
         places = []

@@ -1,4 +1,4 @@
-"""Permissions of a key, and the rest of its limits and budgets: for `GET /v1/me`."""
+"""Permissions, remaining limits and remaining budgets of a key, for `GET /v1/me`."""
 
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
@@ -20,7 +20,7 @@ from tenants.models import AdminKey, ApiKey, Team, UsageRecord
 from tenants.principal import BudgetLimit, Principal, SubjectLimits
 
 _COUNTED = {"files": count_files, "stored_bytes": count_stored_bytes, "open_batches": count_open_batches}
-# They apply to each request, so that nothing of them is used up.
+# Limits of each single request, which are never used up.
 _PER_REQUEST = ("max_output_tokens", "max_tool_calls")
 
 
@@ -37,9 +37,9 @@ def key_status(principal: Principal, *, end_user: str = "") -> dict[str, Any]:
     applying = limits.applying_sync(principal, end_user)
     with scope.team(principal.team_id):
         key = ApiKey.objects.select_related("team").get(pk=principal.key_id)
-        used = [_limit(one) for one in state.limits] + [*_other_limits(principal, applying)]
+        used = [_limit(use) for use in state.limits] + [*_other_limits(principal, applying)]
         budgets = [*state.budgets, *_soft_budgets(principal, applying)]
-        return _status(principal, key, team=key.team, used=used, budgets=[_budget(one) for one in budgets])
+        return _status(principal, key, team=key.team, used=used, budgets=[_budget(use) for use in budgets])
 
 
 def _status(
@@ -71,14 +71,14 @@ def _status(
     }
 
 
-def _limit(one: LimitUse) -> dict[str, Any]:
+def _limit(use: LimitUse) -> dict[str, Any]:
     return {
-        "subject": one.subject,
-        "subject_id": one.subject_id,
-        "limit": one.limit,
-        "value": one.value,
-        "remaining": one.remaining,
-        "reset_seconds": round(one.reset_seconds, 3),
+        "subject": use.subject,
+        "subject_id": use.subject_id,
+        "limit": use.limit,
+        "value": use.value,
+        "remaining": use.remaining,
+        "reset_seconds": round(use.reset_seconds, 3),
     }
 
 
@@ -141,19 +141,19 @@ def _soft_budget(principal: Principal, subject: SubjectLimits, budget: BudgetLim
     )
 
 
-def _budget(one: BudgetUse) -> dict[str, Any]:
+def _budget(use: BudgetUse) -> dict[str, Any]:
     return {
-        "subject": one.subject,
-        "subject_id": one.subject_id,
-        "period": one.period,
-        "is_hard": one.is_hard,
-        "amount": _dollars(one.amount),
-        "spent": _dollars(one.spent),
-        "reserved": _dollars(one.reserved),
-        "remaining": _dollars(one.remaining),
+        "subject": use.subject,
+        "subject_id": use.subject_id,
+        "period": use.period,
+        "is_hard": use.is_hard,
+        "amount": _dollars(use.amount),
+        "spent": _dollars(use.spent),
+        "reserved": _dollars(use.reserved),
+        "remaining": _dollars(use.remaining),
         "currency": "usd",
-        "period_start": unix(one.since),
-        "period_end": unix(one.until),
+        "period_start": unix(use.since),
+        "period_end": unix(use.until),
     }
 
 

@@ -19,12 +19,12 @@ from core.db.database import PlatformConnection, database_conninfo
 DatabaseConnection = psycopg.Connection[tuple[object, ...]]
 
 _ROLE = "SELECT rolname, rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user"
-# A server without pgvector does without vector stores; one that has it, but no CREATE EXTENSION, was forgotten.
+# A server without pgvector works without vector stores. If the server has it, CREATE EXTENSION was forgotten.
 _FORGOTTEN_EXTENSION = "SELECT 1 FROM pg_available_extensions WHERE name = 'vector' AND installed_version IS NULL"
 # A standby that has not been promoted, or a primary that was demoted.
 _READ_ONLY = "SELECT current_setting('transaction_read_only')"
 _CONNECT_SECONDS = 2
-# Of random values; `generate_secrets` prints 43 characters.
+# Minimum length of random values; `generate_secrets` prints 43 characters.
 _SECRET_CHARACTERS = 32
 _DIFFERENT_CHARACTERS = 10
 _PREFIXES = ("django-insecure-", "change", "secret", "password", "example")
@@ -52,7 +52,7 @@ def refuse_unsafe_start() -> None:
 
 
 def weak_secret() -> str | None:
-    """Return which secret could be guessed, is invalid or is used twice, or None."""
+    """Return the reason why a secret can be guessed, is invalid or is used twice, or None."""
     hint = "set it to a value that `python3 manage.py generate_secrets` prints."
     secrets = {"SECRET_KEY": settings.SECRET_KEY, "API_KEY_PEPPER": settings.API_KEY_PEPPER}
     # Only deployments with a sandbox, or with metrics for other machines, have these.
@@ -70,7 +70,7 @@ def weak_secret() -> str | None:
             Fernet(key)
         except ValueError:
             return f"ENCRYPTION_KEYS contains a value that is no Fernet key: {hint}"
-    # Also those that other programs know: who reads the configuration of one must not learn another secret.
+    # Includes secrets of other programs: a reader of one program's configuration must not learn another secret.
     owners: dict[str, str] = {}
     # Chosen by the identity provider, so its strength is not checked.
     if settings.OIDC_CLIENT_SECRET:
@@ -107,7 +107,7 @@ def _powerful_role(connection: DatabaseConnection) -> str | None:
 
 
 def missing_extension(connection: DatabaseConnection) -> str | None:
-    """Return which extension was not created although the server has it, or None."""
+    """Return the error that an extension was not created although the server has it, or None."""
     if connection.execute(_FORGOTTEN_EXTENSION).fetchone() is None:
         return None
     return (
@@ -117,7 +117,7 @@ def missing_extension(connection: DatabaseConnection) -> str | None:
 
 
 def clock_skew(connection: DatabaseConnection, *, own_time: Callable[[], float] = time.time) -> str | None:
-    """Return that the clocks of this machine and of the database differ too much, or None."""
+    """Return the error that the clocks of this machine and of the database differ too much, or None."""
     before = own_time()
     (moment,) = connection.execute("SELECT clock_timestamp()").fetchone() or (None,)
     after = own_time()
@@ -134,7 +134,7 @@ def clock_skew(connection: DatabaseConnection, *, own_time: Callable[[], float] 
 
 
 def missing_migrations(connection: DatabaseConnection) -> str | None:
-    """Return how many migrations are not applied, or None."""
+    """Return the error with the number of migrations that are not applied, or None."""
     known = set(MigrationLoader(None).disk_migrations or {})
     applied: set[tuple[object, ...]] = set()
     (table,) = connection.execute("SELECT to_regclass('django_migrations')").fetchone() or (None,)

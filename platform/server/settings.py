@@ -34,13 +34,13 @@ ALLOWED_HOSTS = env.names("ALLOWED_HOSTS", default=("localhost", "127.0.0.1", "[
 PORT = env.port("PORT", default=8000)
 # Prepares a process for its first request before it counts as ready.
 WARM_UP = env.flag("WARM_UP", default=True)
-# Protects /metrics. Without it, only clients on this machine may read it, or those that reach the port of its own.
+# Protects /metrics. Without it, only clients on this machine and clients of METRICS_PORT may read it.
 METRICS_TOKEN = env.text("METRICS_TOKEN")
 METRICS_HOST = env.text("METRICS_HOST", "127.0.0.1")
 METRICS_PORT = env.port("METRICS_PORT")
 # Counts responses, tokens and cost by team as well: each team is a time series per model.
 METRICS_TEAM_LABEL = env.flag("METRICS_TEAM_LABEL", default=False)
-# Where traces and metrics are sent to in OpenTelemetry's protocol; nothing is recorded without it.
+# Destination of traces and metrics in OpenTelemetry's protocol; nothing is recorded without it.
 OTEL_EXPORTER_OTLP_ENDPOINT = env.text("OTEL_EXPORTER_OTLP_ENDPOINT")
 OTEL_SERVICE_NAME = env.text("OTEL_SERVICE_NAME", "responses-platform")
 # Number of our proxies in front of the platform: as many entries of X-Forwarded-For are trusted, from the right.
@@ -208,7 +208,7 @@ BODY_MIN_BYTES_PER_SECOND = env.integer("BODY_MIN_BYTES_PER_SECOND", default=102
 BODY_WINDOW_SECONDS = env.integer("BODY_WINDOW_SECONDS", default=30, minimum=1)
 # A connection is closed if the headers of its next request are not complete in time.
 HEADERS_SECONDS = env.integer("HEADERS_SECONDS", default=30, minimum=1)
-# Of clients, in one web process. The limit of open files may allow fewer.
+# Maximum number of client connections of one web process. The limit of open files may allow fewer.
 MAX_CONNECTIONS = env.integer("MAX_CONNECTIONS", default=20_000, minimum=1)
 # New requests get 503 while they would wait longer than this for their start, unless hardly any others wait.
 OVERLOAD_DELAY_MS = env.integer("OVERLOAD_DELAY_MS", default=2000, minimum=0)
@@ -217,9 +217,9 @@ OVERLOAD_MIN_REQUESTS = env.integer("OVERLOAD_MIN_REQUESTS", default=64, minimum
 COMPUTE_PROCESSES = env.integer("COMPUTE_PROCESSES", default=3, minimum=1)
 # Without Redis, requests of keys with limits are refused with 503, or allowed without checking their limits.
 LIMITS_FAIL = env.choice("LIMITS_FAIL", default="closed", of=("closed", "open"))
-# The limits are below the app with the sums of usage, so they cannot import it.
+# The limits are in a lower layer than the sums of usage, so they cannot import this function.
 BUDGETS_COUNTED_SQL = "responses.rollups.spending.counted_sql"
-# Of messages on WebSockets, which are in memory, unlike bodies.
+# Maximum size of the WebSocket messages in memory. Bodies of requests are not in memory.
 SOCKET_MESSAGES_BYTES = env.integer("SOCKET_MESSAGES_MIB", default=128, minimum=96) * 1024 * 1024
 # Requests, streams and WebSocket connections that one key has open in a web process. A stream takes up to 50 KB.
 MAX_OPEN_REQUESTS_PER_KEY = env.integer("MAX_OPEN_REQUESTS_PER_KEY", default=1000, minimum=1)
@@ -260,9 +260,9 @@ DATABASES: dict[str, dict[str, Any]] = {
                 "min_size": 1,
                 "max_size": env.integer("DATABASE_POOL_SIZE", default=16, minimum=4),
                 "timeout": 10,
-                # The pauses between its attempts to connect double for so long. Then it starts anew with the next
-                # caller: with the default of 300, it was back 12 s after an outage of 17 s, and after one of minutes,
-                # minutes later. Shorter than `timeout`, so that a caller who tries again makes it start.
+                # The pool doubles the pauses between its attempts to connect for so long. Then it starts again with
+                # the next caller. With the default of 300, it recovered 12 s after an outage of 17 s, and minutes
+                # after an outage of minutes. Shorter than `timeout`, so that a retry of a caller starts it again.
                 "reconnect_timeout": 8,
             },
         },
@@ -274,7 +274,7 @@ DATABASES: dict[str, dict[str, Any]] = {
         "OPTIONS": {**_OWNER["OPTIONS"], **_DATABASE_LINK, "application_name": "platform-owner"},
     },
 }
-# Under `up`, web starts while the database is prepared, and that of a developer needs no extensions.
+# Under `up`, web starts while the database is prepared; the database of a developer needs no extensions.
 REQUIRE_PREPARED_DATABASE = env.flag("REQUIRE_PREPARED_DATABASE", default=True)
 # A web process answers 503 if the database has not answered a statement for so long.
 DATABASE_TIMEOUT_SECONDS = env.integer("DATABASE_TIMEOUT_SECONDS", default=30, minimum=1)
@@ -315,9 +315,9 @@ WHITENOISE_AUTOREFRESH = DEBUG
 
 # Long enough to survive a few missed renewals, short enough to find the runs of a dead process soon.
 LEASE_SECONDS = env.integer("LEASE_SECONDS", default=30, minimum=3)
-# How often a background run is started, if each worker dies before it ends.
-# Longest time for which deltas of a run that nobody follows are only in memory.
+# Longest time for which deltas of a run without connected clients are only in memory.
 EVENT_LOG_SECONDS = env.integer("EVENT_LOG_SECONDS", default=10, minimum=1)
+# How often a background run is started, if each worker dies before the run ends.
 BACKGROUND_ATTEMPTS = env.integer("BACKGROUND_ATTEMPTS", default=5, minimum=1)
 # A stopping worker lets its runs continue for this long, then releases them for other workers to resume.
 WORKER_DRAIN_SECONDS = env.integer("WORKER_DRAIN_SECONDS", default=20, minimum=0)
@@ -334,7 +334,7 @@ UPSTREAM_BACKGROUND_RETRY_SECONDS = env.integer("UPSTREAM_BACKGROUND_RETRY_SECON
 UPSTREAM_CONNECT_TIMEOUT = env.integer("UPSTREAM_CONNECT_TIMEOUT", default=10, minimum=1)
 UPSTREAM_IDLE_TIMEOUT = env.integer("UPSTREAM_IDLE_TIMEOUT", default=300, minimum=1)
 UPSTREAM_ANSWER_TIMEOUT = env.integer("UPSTREAM_ANSWER_TIMEOUT", default=1800, minimum=1)
-# A server that sends a byte from time to time is never idle, and one that sends without end fills the memory.
+# A server that sends a byte from time to time is never idle, and an endless answer fills the memory.
 UPSTREAM_TOTAL_TIMEOUT = env.integer("UPSTREAM_TOTAL_TIMEOUT", default=7200, minimum=1)
 MAX_UPSTREAM_ANSWER_BYTES = env.integer("UPSTREAM_MAX_ANSWER_MIB", default=256, minimum=1) * 1024 * 1024
 SLOW_READER_SECONDS = env.integer("SLOW_READER_SECONDS", default=30, minimum=1)
@@ -384,7 +384,7 @@ CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 # By default Celery ends the worker after a hundred attempts, and with it the runs that do not need Redis.
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
-# When the network to Redis is cut, nothing says so. By default kombu waits for a lost answer until the system gives the
+# A cut network to Redis is not reported. By default kombu waits for a lost answer until the system gives the
 # connection up: after 15 minutes, or never if only the answer was lost.
 _BROKER_KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
 # Tasks are only notifications and may run twice, so a short timeout is harmless. With kombu's defaults the tasks of a
@@ -459,8 +459,8 @@ CACHES = {
         "OPTIONS": {
             "socket_timeout": 2,
             "socket_connect_timeout": 2,
-            # PING before the first command of a request. What is sent to a server that hangs is executed when it
-            # continues: the lock of an attempt to sign in that was given up long ago, which lasts for ten seconds.
+            # PING before the first command of a request. A server that hangs would execute the command when it
+            # continues, such as the lock of a sign-in attempt that was given up long ago, which lasts ten seconds.
             "health_check_interval": 0.01,
         },
     }
@@ -502,7 +502,7 @@ SECURE_TLS = env.flag("SECURE_TLS", default=False)
 MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = not SECURE_TLS
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = SECURE_TLS
 SECURE_HSTS_SECONDS = env.integer("HSTS_SECONDS", default=31_536_000) if SECURE_TLS else 0
-# They concern other hosts than ours, and browsers forget them only after months: an operator has to choose them.
+# They affect hosts other than ours, and browsers remember them for months, so an operator has to choose them.
 SECURE_HSTS_INCLUDE_SUBDOMAINS = env.flag("HSTS_INCLUDE_SUBDOMAINS", default=False)
 SECURE_HSTS_PRELOAD = env.flag("HSTS_PRELOAD", default=False)
 SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]  # `check --deploy` recommends both to everyone

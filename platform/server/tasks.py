@@ -22,7 +22,7 @@ from tools.vectors.ingestion import Ingestion
 
 @shared_task(name="responses.tasks.sweep_dead_runs", expires=30)
 def sweep_dead_runs() -> int:
-    """End runs whose process died, and record its other calls."""
+    """End the runs of dead processes, and record the other calls of these processes."""
     open_calls.record_lost_calls()
     return sweeper.sweep_dead_runs()
 

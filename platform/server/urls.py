@@ -1,4 +1,4 @@
-"""URLs of the site and of the API. What runs models never gets here: `server.asgi` calls its apps."""
+"""URLs of the site and of the API. Requests that run models do not get here: `server.asgi` calls their apps."""
 
 from collections.abc import Callable
 from typing import Any

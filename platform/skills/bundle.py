@@ -1,6 +1,6 @@
 """Bundles: the files of a skill, read from an uploaded directory or a zip archive, and checked.
 
-The rules are those of OpenAI and of the Agent Skills format: one top-level folder with exactly one SKILL.md, whose
+The rules follow OpenAI and the Agent Skills format: one top-level folder with exactly one SKILL.md, whose
 front matter names and describes the skill.
 """
 

@@ -1,4 +1,4 @@
-"""Reading of bundles in the pool of computations: archives can take much more time and memory than they are large."""
+"""Reader of bundles in the pool of computations: a small archive can take much time and memory."""
 
 import json
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ _MIB = 1024 * 1024
 _ARCHIVE = Computation(
     function=f"{bundles.__name__}:compute_archive",
     imports=("yaml", "zipfile"),
-    # Compressing 64 MiB takes 4 s. The CPU comes late on a busy machine.
+    # Compressing 64 MiB takes 4 s, and longer on the clock if the machine is busy.
     cpu_seconds=20,
     seconds=60.0,
     # The input twice, the files, and the new archive, beside 200 MiB of the interpreter and its libraries.

@@ -11,7 +11,8 @@ from core.http.wire import Wire
 from skills.bundle import MAX_DESCRIPTION, MAX_NAME, NAME
 
 MAX_SKILLS = 50
-# Encoded. The archive is part of the stored response and of its events; larger skills are uploaded once instead.
+# In characters of base64. The archive is part of the stored response and of its events; larger skills are uploaded
+# once instead.
 MAX_INLINE = 4 * 1024 * 1024
 
 
@@ -52,7 +53,7 @@ Skills = Annotated[
 
 
 def instructions(skills: Sequence[Mapping[str, Any]]) -> str:
-    """Return the sentence that tells a model the name, description and path of each skill; empty without any."""
+    """Return the instructions that list name, path and description of each skill; empty without skills."""
     if not skills:
         return ""
     lines = [f"- {skill['name']} in {skill['path']}: {skill['description']}" for skill in skills]

@@ -36,7 +36,7 @@ class MountableSkill:
     archive: bytes = field(repr=False)
 
     def shown(self) -> dict[str, str]:
-        """Return the skill as a container stores it, and as a model is told of it."""
+        """Return the skill's fields that are stored with a container and shown to a model."""
         path = f"{MOUNTED_AT}/{self.name}"
         return {"name": self.name, "description": self.description, "path": path, "sha256": self.sha256}
 
@@ -138,7 +138,7 @@ async def find_mountable(
             skill = await _inline(wanted, where, waits=waits)
         else:
             skill = await in_db_thread(partial(_referenced, team_id, wanted["skill_id"], wanted.get("version"), where))
-        if any(skill.name == other.name for other in found):
+        if any(skill.name == mountable.name for mountable in found):
             raise InvalidValue(f"Invalid '{where}': another skill is named '{skill.name}' as well.", param=where)
         found.append(skill)
     return found

@@ -87,7 +87,7 @@ def display_value(name: str, value: Any) -> str:
         case bool():
             return "on" if value else "off"
         case list() | tuple() | set() | frozenset():
-            return ", ".join(_without_credentials(str(each)) for each in value) or "–"
+            return ", ".join(_without_credentials(str(item)) for item in value) or "–"
         case AllowList():
             targets = ((str(entry.network or entry.name), entry.port) for entry in value.entries)
             return ", ".join(target if port is None else f"{target}:{port}" for target, port in targets) or "–"

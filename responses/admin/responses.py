@@ -112,7 +112,10 @@ class ResponseAdmin(RowPages):
         ("chain", "chain/", chain_view),
         ("document", "documents/<str:name>/", document_view),
         ("snippet", "snippets/<str:name>/", snippet),
-        *((each.name, f"{each.name}/", partial(actions.perform_on_one, each)) for each in actions.RESPONSE_ACTIONS),
+        *(
+            (action.name, f"{action.name}/", partial(actions.perform_on_one, action))
+            for action in actions.RESPONSE_ACTIONS
+        ),
     )
 
     @override
@@ -148,7 +151,7 @@ class ResponseAdmin(RowPages):
         if "cl" in shown:
             rows = shown["cl"]
             rows.columns = chosen_columns(request)
-            shown |= {"columns": rows.columns, "every_column": [(each, each in rows.columns) for each in COLUMNS]}
+            shown |= {"columns": rows.columns, "every_column": [(column, column in rows.columns) for column in COLUMNS]}
             audit_team_reads(viewer(request), {row.team_id for row in rows.result_list if row.readable})
             page.add_post_render_callback(_compact)
         return page  # type: ignore[no-any-return]  # Unfold has no types
@@ -183,8 +186,8 @@ class ResponseAdmin(RowPages):
     ) -> HttpResponse:
         """Render the page with the tab named by `?tab=`, or only the tab for an htmx request."""
         response = self.get_visible(request, object_id)
-        tabs = [each for each in TABS if may(request, each.viewers, response)]
-        tab = next((each for each in tabs if each.name == request.GET.get("tab")), tabs[0])
+        tabs = [tab for tab in TABS if may(request, tab.viewers, response)]
+        tab = next((tab for tab in tabs if tab.name == request.GET.get("tab")), tabs[0])
         if tab.has_content and response.stored and may_read(request, response.team_id):
             audit_read(request, response, team_id=response.team_id)
         panel = {"original": response, "tab": tab, **tab.read(request, response)}

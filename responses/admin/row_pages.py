@@ -16,7 +16,7 @@ from tenants.console.roles import TeamScoped
 
 
 def start_of(request: HttpRequest) -> int:
-    """Return `?from=`, where a page of something long starts; 0 if it is missing or not a number."""
+    """Return `?from=`, the position at which a page of a long list or text starts; 0 if missing or not a number."""
     text = request.GET.get("from", "")
     return int(text) if text.isdecimal() and len(text) <= 9 else 0
 

@@ -1,4 +1,4 @@
-"""Calls of the endpoints that run models: what they answer as JSON and as server-sent events."""
+"""Calls of the endpoints that run models, with their answers as JSON or as server-sent events."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -38,7 +38,7 @@ class Call:
         self.reservation: CallReservation | None = None
 
     async def answer(self, principal: Principal, **arguments: Any) -> Response:
-        """Do the work and return its result; `arguments` are those that the endpoint declares."""
+        """Serve the request and return its result; `arguments` are the arguments that the endpoint declares."""
         raise NotImplementedError
 
     async def open(self, principal: Principal, **arguments: Any) -> AsyncIterator[bytes]:
@@ -46,7 +46,7 @@ class Call:
         raise NotImplementedError
 
     async def reserve(self, principal: Principal) -> None:
-        """Count a stream that only reads a run as an open one until it is closed. Raises `RateLimited`."""
+        """Count a stream that only reads a run as an open stream until it is closed. Raises `RateLimited`."""
         draining.note_reader()
         self.reservation = CallReservation(principal, reservation_id=new_id("call"))
         await self.reservation.take(Demand(requests=0, stream=True, endpoint="responses"))
@@ -70,12 +70,12 @@ class Call:
 
 
 class RunCall(Call):
-    """A call that executes a run in this process, which decides if the run continues without its client."""
+    """A call that executes a run in this process; the run decides whether it continues without its client."""
 
     run: LiveRun | None = None
 
     async def frames_of(self, run: LiveRun) -> AsyncIterator[bytes]:
-        """Return the events of a run that has been started, when its stream may begin."""
+        """Wait until the stream of a started run may begin, and return its events."""
         self.run = run
         self.headers |= warning_headers(run.warnings)
         await run.opened()

@@ -39,14 +39,14 @@ _OPEN = metrics.OPEN_STREAMS.labels("sse")
 class EndpointApp:
     """ASGI app of an endpoint that is `served_by` a class of calls, for requests whose body `ApiShell` has read.
 
-    Serves JSON as well if the endpoint has a body, whose `stream` decides.
+    If the endpoint has a body, its parameter `stream` decides whether the answer is JSON or a stream.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        # The body, which is in the scope already. The next message can only be a disconnect.
+        # Skip the message with the body, which is in the scope already. The next message can only be a disconnect.
         await receive()
         endpoint, principal = self._endpoint, None
         client = _Client(receive)
@@ -58,7 +58,7 @@ class EndpointApp:
                 principal.require(Scope(endpoint.scope))
                 await admission.turn(team_id=principal.team_id, weight=principal.weight, authorization=authorization)
                 arguments: dict[str, Any] = endpoint.read_ids(scope["path"])
-                # No variable keeps the query, and the body is freed now: a run may take minutes.
+                # Keep no reference to the query, and free the body now: a run may take minutes.
                 arguments |= await off_loop(
                     partial(endpoint.arguments, QueryDict(scope["query_string"]), scope["body"])
                 )
@@ -68,7 +68,7 @@ class EndpointApp:
                     frames = await call.open(principal, **arguments)
                 else:
                     answer = await call.answer(principal, **arguments)
-                # As is the parsed body.
+                # Free the parsed body as well.
                 arguments.clear()
             except Exception as error:
                 client.release()
@@ -84,7 +84,7 @@ class EndpointApp:
             call.disconnected()
             if not client.is_gone:
                 raise
-            # Without it, the connection of a client that does not read would stay open until it has read the rest.
+            # Otherwise, the connection of a client that does not read would stay open until it has read the rest.
             scope[ABORT]()
         finally:
             client.release()
@@ -111,18 +111,18 @@ class _Client:
             self._task.cancel()
 
     def release(self) -> None:
-        """Serve the rest whatever happens to the client: servers report the end of a response as a disconnect."""
+        """Stop watching for a disconnect, because servers report the end of a response as one."""
         self._task = None
         if self._watch is not None:
             self._watch.cancel()
-            # A cancelled task keeps its exception, whose traceback refers to this object. As a cycle, the 54 objects of
-            # a request waited for garbage collections, which took 7 % of the CPU of JSON requests.
+            # A cancelled task keeps its exception, whose traceback refers to this object. This cycle kept the 54
+            # objects of a request until a garbage collection, which took 7 % of the CPU of JSON requests.
             self._watch = None
 
 
 async def _send_json(answer: Any, send: Send) -> None:
     body = await off_loop(partial(orjson.dumps, answer.data))
-    # Django's default type of contents is HTML.
+    # Django's default content type is HTML.
     headers = [(name, value) for name, value in headers_of(answer) if name != b"content-type"]
     headers += [(b"content-type", JSON.encode()), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
@@ -136,7 +136,7 @@ async def _send_events(call: Call, frames: AsyncIterator[bytes], client: _Client
     _OPEN.inc()
     try:
         async for data in frames:
-            # In pieces: a server copies what its socket does not take at once.
+            # Sent in pieces, because a server copies the bytes that its socket does not accept at once.
             for start in range(0, len(data), _PIECE_BYTES):
                 piece = data if len(data) <= _PIECE_BYTES else data[start : start + _PIECE_BYTES]
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -149,6 +149,6 @@ async def _send_events(call: Call, frames: AsyncIterator[bytes], client: _Client
     finally:
         _OPEN.dec()
     client.release()
-    # Before the client receives the end, so that its next request finds the place free.
+    # Closed before the client receives the end, so that its next request finds the place free.
     call.close()
     await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -15,7 +15,7 @@ from responses.runs.selectors import ResponseFilter
 
 STREAMED = "Server-sent events if `stream` is true"
 FORWARDED = (400, 401, 403, 413, 429, 500, 503)
-"""Statuses of errors of requests that fail like the upstream they are forwarded to."""
+"""Error statuses of requests that are forwarded to an upstream and fail as it does."""
 
 
 def info_of(scope: Scope) -> RequestInfo:

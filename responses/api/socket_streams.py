@@ -35,14 +35,14 @@ _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 @dataclass(slots=True, kw_only=True)
 class QueuedRequest:
-    """Parameters of a `response.create` event; `size` in bytes, with what these reserve."""
+    """Parameters of a `response.create` event, with their `size` in bytes and their reservation of memory."""
 
     values: dict[str, Any]
     size: int
     reservation: Reservation | None = None
 
     def release(self) -> None:
-        """Drop the parameters and what they reserve."""
+        """Drop the parameters and release their reservation."""
         self.values, self.reservation = {}, None
 
 
@@ -91,7 +91,7 @@ class SocketStreams:
                 "Too many requests are waiting on this connection. Wait until some of them have completed."
             )
         if request.reservation is None:
-            # Many small ones take as much memory as a large one.
+            # Many small requests take as much memory as a large one.
             request.reservation = budget.try_take(sender, request.size)
             if request.reservation is None:
                 raise Overloaded(BUSY, headers=retry_headers(_RETRY_SECONDS))

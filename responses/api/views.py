@@ -114,7 +114,7 @@ _COMPACTED = ApiObject.of(
 )
 _MODEL = ApiObject.of("Model", {"id": STRING, "object": {"const": "model"}, "created": INTEGER, "owned_by": STRING})
 _MODELS = ApiObject.of("ModelList", {"object": {"const": "list"}, "data": {"type": "array", "items": _MODEL}})
-# The run may fail in any of the ways of an upstream.
+# A run may fail with any error of an upstream.
 _RUN_ERRORS = (400, 401, 403, 404, 413, 424, 429, 500, 503)
 
 

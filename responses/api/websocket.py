@@ -113,7 +113,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         except asyncio.CancelledError:
             if not self._is_stalled:
                 raise
-            # uvicorn closes the connection of an app that has ended, and needs no function for it.
+            # Under uvicorn there is no abort function: it closes the connection when the app has ended.
             if abort := scope.get(ABORT):
                 abort()
         finally:
@@ -158,7 +158,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         if self._expired:
             return
         try:
-            # Taken out of the message, which the server may keep until the next one.
+            # Popped, because the server may keep the message until the next one.
             await self._handle(message.pop("text", None), message.pop(RESERVATION, None))
         except Exception as error:
             await self._send_error(error)
@@ -178,7 +178,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         return principal
 
     async def _reserve(self, principal: Principal) -> None:
-        """Count the connection as an open stream, until it ends. Its responses do not count as further ones."""
+        """Count the connection as an open stream, until it ends. Its responses do not count as further streams."""
         reservation = CallReservation(principal, reservation_id=new_id("call"))
         await reservation.take(Demand(requests=0, stream=True, endpoint=ENDPOINT.path))
         self._reservation = reservation
@@ -203,7 +203,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         await self.close(code=_CLOSED_NORMALLY)
 
     async def shut_down(self) -> None:
-        """Start nothing more, and close the connection when its responses have ended."""
+        """Start no more responses, and close the connection when the active ones have ended."""
         self._streams.stop()
         await self._streams.finished()
         await self.close(code=SERVICE_RESTART, reason=shutting_down().message)
@@ -278,7 +278,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
                     request=info_of(self.scope),
                     previous=self._streams.recall(body.previous_response_id),
                 )
-                # The run has read what it needs.
+                # The run no longer needs the parameters.
                 request.release()
                 stream.running = started.run.identity.response_id
                 await self._send_events(stream, started)
@@ -350,7 +350,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
 
 async def shut_down() -> None:
     """Close the connections of this process, each when its responses have ended."""
-    await asyncio.gather(*(each.shut_down() for each in _open), return_exceptions=True)
+    await asyncio.gather(*(socket.shut_down() for socket in _open), return_exceptions=True)
 
 
 def shutting_down_while_running(response_id: str | None) -> Overloaded:
@@ -383,7 +383,7 @@ def _events(data: bytes) -> Iterator[bytes]:
 
 def _json(event: bytes, fields: dict[str, Any]) -> bytes:
     """Return the JSON of a server-sent event with additional fields."""
-    # They are inserted into the bytes: parsing each delta and writing it again would cost much more.
+    # The fields are inserted into the bytes: parsing each delta and writing it again would cost much more.
     _, _, data = event.partition(b"\ndata: ")
     return data if not fields else b"%b,%b" % (data[:-1], orjson.dumps(fields)[1:])
 

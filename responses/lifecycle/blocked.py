@@ -1,8 +1,9 @@
-"""Runs and lines of batches that a limit blocks for long, for example a spent budget: they wait until it leaves room.
+"""Runs and batch lines that wait until a limit has room again, for example after their budget is used up.
 
-Their row says until when the limit blocks them, and what they need of a budget. Until then they are not claimed, which
-would repeat for every run for the rest of a month. Instead, one look at the limits of a key tells for which of its runs
-there is room: after a new period, a changed limit or budget, corrected usage and released reservations alike.
+Their row stores the time until which the limit blocks them, and the amount that they need of a budget. Until then they
+are not claimed: claims of every run would be refused again and again for the rest of a month. Instead, one look at the
+limits of a key shows which of its runs have room, whether because of a new period, a changed limit or budget, corrected
+usage or released reservations.
 """
 
 import random
@@ -21,18 +22,18 @@ from responses.models.batches import BatchLine, BatchStatus, LineState
 from tenants import directory, limits, scope
 from tenants.limits.values import LimitStatus
 
-# Shorter waits just pass.
+# Shorter pauses are never ended early.
 _SHORT_SECONDS = 30.0
-# Of a team's runs and lines, that one call looks at.
+# The most runs, and the most lines, that one call looks at.
 _MOST_ROWS = 10_000
 _REQUEST_RATES = ("requests_per_minute", "requests_per_day")
 _INFINITE = Decimal("Infinity")
 
 
 class Pause(NamedTuple):
-    """The time until a refused run is claimed again, and what it needs of a budget to be claimed before that.
+    """The pause of a refused run until it is claimed again, and the budget with which it is claimed earlier.
 
-    `needs` is None for a short pause, which just passes, and 0 for a limit that is no budget.
+    `needs` is None for a short pause, which is never ended early, and 0 for a limit that is not a budget.
     """
 
     seconds: float
@@ -40,8 +41,8 @@ class Pause(NamedTuple):
 
 
 def pause_after(error: ApiError, *, end_user_is_known: bool) -> Pause:
-    """Return the pause after a refusal. Unless the end user is known, a limit of end users is asked again soon."""
-    # Spread, so that those that wait for the same place do not ask for it at the same moment.
+    """Return the pause after a refusal. Unless the end user is known, a limit of end users is checked again soon."""
+    # Spread, so that runs that wait for the same place do not ask for it at the same moment.
     spread = random.uniform(0.75, 1.25)  # noqa: S311 - no secret
     if isinstance(error, LimitReached) and (end_user_is_known or error.subject != "end_user"):
         wait = error.wait_seconds or 0.0
@@ -68,13 +69,13 @@ def wake() -> int:
     for (key_id, end_user), members in groups.items():
         try:
             principal = directory.principal_of_run(key_id)
-            found = _fitting(members, limits.status_sync(principal, end_user))
+            fitting = _fitting(members, limits.status_sync(principal, end_user))
         except LimitsUnavailable:
             continue
         except ApiError:
             # The key was revoked, for example: the worker ends its runs.
-            found = members
-        ready += [blocked.row for blocked in found]
+            fitting = members
+        ready += [blocked.row for blocked in fitting]
     with scope.every_team():
         for model in (Response, BatchLine):
             rows = model.objects.filter(pk__in=[row.pk for row in ready if isinstance(row, model)])
@@ -85,7 +86,7 @@ def wake() -> int:
 
 
 def _read() -> Iterable[_Blocked]:
-    """Yield what is blocked, oldest first."""
+    """Yield the blocked runs and then the blocked lines, each oldest first."""
     is_blocked = Q(not_before__gt=now(), needs_budget__isnull=False, lease_until=None)
     runs = Response.objects.filter(is_blocked, background=True, status__in=RUNNING)
     for run in runs.only("api_key_id", "end_user", "needs_budget").order_by("created_at")[:_MOST_ROWS]:
@@ -97,7 +98,7 @@ def _read() -> Iterable[_Blocked]:
 
 
 def _fitting(members: Sequence[_Blocked], status: LimitStatus) -> list[_Blocked]:
-    """Return those for which the limits have room, all together: others would only be refused once more."""
+    """Return the members that fit into the limits all together: the rest would only be refused again."""
     money = min((budget.remaining for budget in status.budgets), default=_INFINITE)
     rates = [limit.remaining for limit in status.limits if limit.limit in _REQUEST_RATES]
     requests = min(rates, default=len(members))

@@ -144,7 +144,7 @@ def delete_response(*, actor: str, response: Response, request: RequestInfo, rea
         cancel_run(team_id=response.team_id, actor=actor, response_id=response.pk, request=request)
     with scope.team(response.team_id):
         # Two neighbours of a chain that are deleted at the same time could link a third response to each other. The
-        # lock has a team's responses deleted one after the other.
+        # lock makes deletions of a team's responses run one after the other.
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"cut-out:{response.team_id}"])
         # Successors are locked before the response: the run writer locks rows in that order, and another order could

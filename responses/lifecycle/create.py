@@ -220,7 +220,7 @@ async def queue_response(
     queued_body = response_body(new.prepared.run_context.parameters, status=Status.QUEUED.value)
     return QueuedResponse(
         body=queued_body,
-        # Large ones are read from the log, in a thread.
+        # Large events are read from the log, in a thread.
         opening=new.opening if len(new.opening) < FLUSH_BYTES else b"",
         warnings=new.warnings,
     )
@@ -244,7 +244,7 @@ class _NewResponse:
     input_tokens: int = 0
 
     def model(self, model: LanguageModel) -> LanguageModel:
-        """Return the model as the run calls it: within its limits."""
+        """Return the model with the run's limits applied to its calls."""
         return model if self.reservation is None else LimitedModel(model, self.reservation)
 
     def store(self) -> "asyncio.Future[None]":
@@ -265,7 +265,7 @@ async def _check(
     is_stream: bool = False,
     counts_input: bool = False,
 ) -> _NewResponse:
-    """Check a request completely, with everything that may refuse it. What it has reserved is stored with it.
+    """Check a request completely. Its reservations are stored together with it.
 
     `counts_input`: the stream begins with an estimate of the input tokens.
     """
@@ -291,7 +291,8 @@ async def _check(
         await tool_offer.check_grammars(prepared.body)
         await off_loop(partial(capabilities.check_length, prepared.run_context))
         input_tokens = await off_loop(partial(_input_tokens, prepared.run_context)) if counts_input else 0
-    # Requests that would be refused in any case take nothing of the limits; all others ask before anything is spent.
+    # Requests that are refused in any case do not count against the limits; all others reserve before anything is
+    # spent.
     reservation = None
     if is_limited(principal):
         reservation = RunReservation(
@@ -329,10 +330,10 @@ async def _check(
 
 
 def _within_limits(body: CreateResponse, applying: Sequence[SubjectLimits]) -> CreateResponse:
-    """Return the request with the lower ones of its maximums and those of the limits."""
+    """Return the request with its maximums lowered to those of the limits."""
     lowered: dict[str, int] = {}
     for name in ("max_output_tokens", "max_tool_calls"):
-        allowed = [each.values[name] for each in applying if name in each.values]
+        allowed = [subject.values[name] for subject in applying if name in subject.values]
         given = getattr(body, name)
         if allowed and (given is None or given > min(allowed)):
             lowered[name] = min(allowed)
@@ -539,7 +540,7 @@ def _input_rows(identity: RunIdentity, context: RequestContext) -> list[Row]:
 
 
 def _answered_calls(body: CreateResponse, context: RequestContext) -> Sequence[CallUpdate]:
-    """Return the updates that end the client's tool calls whose outputs this request brings."""
+    """Return the updates that end the client tool calls whose outputs this request contains."""
     calling_response_id = body.previous_response_id or context.answered_response_id
     if calling_response_id is None:
         return ()

@@ -1,4 +1,4 @@
-"""Ends the leases of processes that have died, so that others continue their work before the leases expire."""
+"""End the leases of processes that have died, so that others continue their work before the leases expire."""
 
 import logging
 from collections.abc import Collection
@@ -26,8 +26,8 @@ _MARGIN = timedelta(seconds=1)
 def release(names: Collection[str]) -> int:
     """End the leases of processes with these names (the last part of `process_name`) and return their number.
 
-    Lines of batches are left to the workers, and background runs to isolated processes of theirs: one of these runs may
-    have ended its process. Foreground runs end here, and calls are recorded.
+    Workers then continue lines of batches, and background runs in isolated processes, because one of these runs may
+    have crashed its process. Foreground runs end here, and lost calls are recorded.
     """
     at = expired_before()
     owned = reduce(or_, (Q(lease_owner__endswith=f":{name}") for name in names)) & Q(lease_until__gt=at)

@@ -1,8 +1,8 @@
-"""The processes in which a worker continues background runs whose process died, so that the culprit is found.
+"""Isolated processes, in which a worker continues background runs of a dead process to find the culprit.
 
-A worker that dies had many runs, one of which may have ended it. They continue in a second process, where they end no
-worker again. If that process dies while its worker lives, nothing from outside has ended both of them: a run that was
-alone in it is the culprit and fails, and several ones continue alone, one after the other.
+A worker that dies had many runs, one of which may have crashed it. They continue in a separate process, where they
+cannot crash another worker. If that process dies while its worker lives, nothing from outside has ended both of them: a
+run that was alone in the process is the culprit and fails, and several runs continue alone, one after the other.
 """
 
 import logging
@@ -28,13 +28,13 @@ from tenants import scope
 logger = logging.getLogger(__name__)
 _POLL_SECONDS = 1.0
 _PAUSE_AFTER_DEATH_SECONDS = 2.0
-# Those that continue alone, if one of them ends the process, take so many starts of a process.
+# If a run of the group crashes its process, the runs continue alone, which takes up to this many process starts.
 _MOST_IN_GROUP = 32
-# A worker that is killed with all its processes must not see the death of one before its own. Shorter than it takes
-# others to release the runs, see `core.work.presence`.
+# Pause before a worker reacts to the death of a process: the worker may be about to be killed with all its processes.
+# Shorter than the time after which others release the runs, see `core.work.presence`.
 _DOUBT_SECONDS = 1.0
 _MARGIN = timedelta(seconds=1)
-# A process that stops needs so much longer than its runs may take: for their last step, and to end.
+# Time that a stopping process needs beyond the time of its runs: for their last step, and to exit.
 _EXIT_SECONDS = 5.0
 
 
@@ -48,7 +48,7 @@ class IsolatedProcesses:
         self._threads: list[threading.Thread] = []
 
     def start(self, *, slots: int) -> None:
-        """Look for such runs, in threads."""
+        """Start the threads that watch for runs to isolate."""
         for isolation, most in ((Isolation.GROUP, min(slots, _MOST_IN_GROUP)), (Isolation.ALONE, 1)):
             thread = threading.Thread(target=self._supervise, args=(isolation, most), name="isolation", daemon=True)
             thread.start()
@@ -64,8 +64,8 @@ class IsolatedProcesses:
     def wait(self) -> None:
         """Wait until all processes have ended, and kill those that do not.
 
-        One that a run has paralysed would otherwise keep its worker from ending. Others see that it died, and continue
-        its runs.
+        A process that a run has frozen would otherwise keep its worker from ending. Other workers notice its death and
+        continue its runs.
         """
         ends_at = time.monotonic() + settings.WORKER_DRAIN_SECONDS + _EXIT_SECONDS
         for thread in self._threads:
@@ -81,7 +81,7 @@ class IsolatedProcesses:
                 if worker_loop.submit(in_db_thread(partial(_has_waiting, isolation))).result():
                     self._run(isolation, slots)
             except Exception:
-                # Their leases have expired: the next look finds them again.
+                # The leases of the runs have expired, so the next poll finds them again.
                 logger.warning("isolated runs cannot be continued; trying again", exc_info=True)
 
     def _run(self, isolation: Isolation, slots: int) -> None:
@@ -112,7 +112,7 @@ def _has_waiting(isolation: Isolation) -> bool:
 
 
 def _judge(owner: str) -> None:
-    """End the run of a dead process if it had a single one, else let each continue alone."""
+    """End the run of a dead process if it had a single one; otherwise let each of its runs continue alone."""
     at = expired_before()
     with scope.every_team():
         runs = Response.objects.filter(lease_owner=owner, lease_until__gt=at, status__in=RUNNING)

@@ -36,7 +36,7 @@ def create_partitions(*, at: datetime | None = None, using: str = "default") -> 
 
 
 def drop_old_partitions(*, at: datetime | None = None) -> list[str]:
-    """Drop the partitions of which nothing is kept any more. Return their names."""
+    """Drop the partitions whose rows are all past their retention. Return their names."""
     at = at or now()
     old = [partition for partition in partitions.partitions(EVENTS) if _is_expired_log(partition, at)]
     for table, months in ((TURNS, settings.TURN_RETENTION_MONTHS), (USAGE, settings.USAGE_RETENTION_MONTHS)):

@@ -41,7 +41,7 @@ class RunClaim(Claim):
 MAX_CLAIMS = 20
 """Most responses that one call claims; the worker calls again while there are more."""
 
-# Of a team for which a busy worker claims nevertheless.
+# A worker at its load limit still claims for teams with fewer runs than this.
 _FEW_RUNS = 4
 
 # Runs of a dead worker that no isolated process took up within a minute are claimed as well: they make progress even if
@@ -117,11 +117,11 @@ RETURNING response.id, response.team_id, response.lease_token, response.attempt,
 """  # noqa: S608 - constants only
 
 
-# Their clients wait in the middle of an answer, so they wait for no slot.
+# Handed-over responses wait for no slot, because their clients are in the middle of an answer.
 _CLAIM_HANDED_OVER = _claim_in_order(
     f"handed_over_at IS NOT NULL AND (lease_until IS NULL OR {HAS_EXPIRED}) AND isolation = 0", "handed_over_at"
 )
-# Few, in the order of an index that finds them among any number of queued runs: they have an expired lease.
+# Isolated runs are few and have an expired lease: an index in this order finds them among any number of queued runs.
 _CLAIM_ISOLATED = _claim_in_order(
     f"(background OR handed_over_at IS NOT NULL) AND {HAS_EXPIRED} AND isolation = %(isolation)s", "lease_until"
 )
@@ -130,9 +130,9 @@ _CLAIM_ISOLATED = _claim_in_order(
 def claim(*, slots: int, running: Collection[Claim], limit: int | None = None) -> list[RunClaim]:
     """Claim up to `MAX_CLAIMS` responses for a worker with that many slots, except those that it runs already.
 
-    First those that stopping web processes have handed over, up to as many again as there are slots.
+    Responses that stopping web processes have handed over come first, and may fill up to twice as many slots.
 
-    While it runs as many as the `limit`, which its load determines, it claims only for teams with very few runs.
+    A worker that runs `limit` responses, as many as its load allows, claims only for teams with very few runs.
     """
     held = Counter(run.team_id for run in running)
     free, most_per_team = (slots if limit is None else limit) - len(running), slots
@@ -174,7 +174,7 @@ def claim_isolated(*, slots: int, running: Collection[Claim], isolation: Isolati
 def _parameters(running: Collection[Claim]) -> dict[str, Any]:
     return {
         "attempts": settings.BACKGROUND_ATTEMPTS,
-        # A list would take psycopg as long as the query takes.
+        # A text, because psycopg would convert a list for as long as the query takes.
         "mine": ",".join(run.id for run in running),
         "owner": process_name(),
         "until": lease_until(),
@@ -201,8 +201,8 @@ def _claims(rows: Iterable[tuple[Any, ...]], *, until: datetime) -> list[RunClai
 def release(response_ids: Collection[str]) -> int:
     """Release claimed responses for other workers, and return the number of those that had not ended.
 
-    The attempt does not count: a shutdown is not the fault of the response. Nor is it isolated any longer: only runs
-    with an expired lease are looked for by their isolation.
+    The attempt does not count: a shutdown is not the fault of the response. Its isolation ends as well: runs are found
+    by their isolation only while they have an expired lease.
     """
     with scope.every_team():
         mine = Response.objects.filter(pk__in=response_ids, lease_owner=process_name(), status__in=RUNNING)

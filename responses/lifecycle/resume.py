@@ -73,11 +73,11 @@ class ResumedRun:
     lost_calls: list[Row] = field(default_factory=list)
     """Usage records of hosted calls that were lost with it."""
     open_turn: list[Row] = field(default_factory=list)
-    """The row of the model call that the process which executes the run has open, and will record when it notices."""
+    """The row of the executing process's open model call, which it records once it notices that it lost the run."""
     taken: list[Grant] = field(default_factory=list)
     """Reservations of the previous process, or the place in the queue."""
     grace_seconds: float | None = None
-    """How long it continues without a follower; None: to its end, as a background run."""
+    """Seconds for which the run continues without a follower; None: until it ends, as a background run does."""
     reservation: RunReservation | None = None
     """Reservation of this process, made before it executes the run; None without limits."""
 
@@ -95,10 +95,10 @@ class ResumedRun:
         return {call_id: grant for call_id in calls for grant in self.taken if is_for(grant.id, call_id)}
 
     def end(self, ending: Ending) -> Exception | None:
-        """End a run that this process does not execute. Return why the end was not written, if it was not."""
+        """End a run that this process does not execute. Return the error if its end could not be written."""
         step = self.run.end_dead(ending, lost=self.lost, has_open_call=bool(self.open_turn))
         _, change = self.recorder.plan(step)
-        # Those of a stored response are among what its end has left unfinished.
+        # The end of a stored response contains the usage records of its unfinished calls already.
         lost_calls = [] if self.identity.stored else self.lost_calls
         insert = [*change.insert, *lost_calls, *self.open_turn]
         hold(self.taken, insert)
@@ -117,7 +117,7 @@ class ResumedRun:
         """
         response_id, turns = self.identity.response_id, list[Row]()
         if self.lost is not None:
-            # The response contains their usage as well, although it shows nothing of them.
+            # The usage of the response includes lost calls, although its output shows nothing of them.
             self.run.count_lost(self.lost)
             turns = self.recorder.count_lost(self.lost)
         records, kept = [*self.lost_calls, *turns], {grant.id for grant in self._returned.values()}
@@ -125,7 +125,8 @@ class ResumedRun:
         hold(left, records)
         if records or left:
             extra = [*(added_usage(response_id, record) for record in turns), *deletions(*left)]
-            # The next process that resumes the run would not see what is added after it has read the totals.
+            # Guarded by the lease: the next process that resumes the run would not see usage added after it has read
+            # the totals.
             lease = LeaseGuard(response_id=response_id, lease_token=self.identity.lease_token)
             change = Change(team_id=self.identity.team_id, insert=records, extra=extra, lease=lease)
             (error,) = store.apply([change])
@@ -174,14 +175,14 @@ def load(
         checks=checks,
         budget=budget,
     )
-    # A process that is alive gives back itself what it has reserved.
+    # A process that is alive releases its own reservations.
     if died or response.status == Status.QUEUED:
         resumed = replace(resumed, taken=taken(response.pk))
     began = _began(response, turns, calls, is_claimed=lease_token is not None)
     ended = max(began, ended)
     if not died:
-        # The process lives, and records its open call when it notices that it has lost the run. If it dies before, its
-        # row says what to record.
+        # The process lives, and records its open call when it notices that it has lost the run. If it dies before, the
+        # record is in this row.
         open_turn = resumed.run.lost_turn(began=began, ended=now()) if lease_token is None else None
         if open_turn is None or response.lease_until is None:
             return resumed
@@ -202,7 +203,7 @@ def load(
         if row.status == "in_progress" and row.name in PRICE_KEYS
     ]
     if not response.stored:
-        # It has no rows of its calls, only those that its reservations name.
+        # An unstored response has no rows of its calls; only its reservations name them.
         lost_calls = [
             resumed.recorder.call_record(
                 Call(item_id="", call_id="", name=key, arguments=""),
@@ -336,15 +337,15 @@ def _resumed(
 
 def _began(response: Response, turns: Sequence[Turn], calls: Sequence[ToolCall], *, is_claimed: bool) -> datetime:
     """Return when the last attempt to run a response began, or its last finished turn or call ended."""
-    claims = [datetime.fromisoformat(one["at"]) for one in response.claims]
-    # Without the claim for which the run is loaded.
+    claims = [datetime.fromisoformat(claim["at"]) for claim in response.claims]
+    # Leave out the claim for which the run is loaded.
     earlier = claims[:-1] if is_claimed else claims
     ends = [turn.ended_at for turn in turns] + [call.ended_at for call in calls]
     return max([response.created_at, *earlier, *filter(None, ends)])
 
 
 def _usage_without_log(response: Response, turns: Sequence[Turn]) -> Usage:
-    # The log would show the output. The input is known from the request, or from the turn before.
+    # Without the log, the output is unknown. The input is known from the request, or from the turn before.
     known = response.options.get("input_tokens", 0)
     if turns:
         known = turns[-1].input_tokens + turns[-1].output_tokens

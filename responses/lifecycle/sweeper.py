@@ -69,7 +69,7 @@ def end_dead_run(*, response_id: str) -> None:
 
 
 def end_culprit(*, response_id: str, team_id: str) -> None:
-    """End a run that has ended its process while nothing else ran there. The caller has taken its lease."""
+    """End a run that crashed its process while it was alone there. The caller has taken its lease."""
     logger.error("a run has ended two processes and is not tried again", extra={"response": response_id})
     _end(_DeadRun(response_id, team_id, was_running=True), _ENDS_ITS_PROCESS)
 
@@ -106,14 +106,15 @@ def _claim(*, response_id: str | None = None) -> list[_DeadRun]:
         ).order_by("lease_until")
         if response_id is not None:
             dead = dead.filter(pk=response_id)
-        claimed = [_DeadRun(one.pk, one.team_id, one.lease_until is not None) for one in dead[:_BATCH_SIZE]]
-        take(Response.objects.filter(pk__in=[one.response_id for one in claimed]))
+        claimed = [_DeadRun(row.pk, row.team_id, row.lease_until is not None) for row in dead[:_BATCH_SIZE]]
+        take(Response.objects.filter(pk__in=[run.response_id for run in claimed]))
         return claimed
 
 
-# Reservations end in the transaction that ends their run, or their call. What is left belonged to a process that died
-# or lost its run; it may record a call that it still had in progress. Rows with `details` are recorded by others.
-# A process may be slow to renew the lease of a call without them, so that the lease must have outlived any call.
+# Reservations end in the transaction that ends their run, or their call. Remaining ones belonged to a process that died
+# or lost its run; such a process may still record a call in progress. Rows with `details` are open calls, which
+# `open_calls` records. For other calls a process may be slow to renew the lease, so the lease must have been expired
+# for longer than any call takes.
 _DROP_RESERVATIONS = """
 DELETE FROM tenants_reservation AS reservation
 WHERE created_at < %(at)s - interval '1 minute' AND details IS NULL AND CASE
@@ -161,8 +162,8 @@ dropped AS (
 )
 SELECT (SELECT count(*) FROM dropped), coalesce((SELECT max(response_id) FROM page), '')
 """
-# Of every 30 seconds, at 120,000 batches per second (450,000 in the table, 3 for each response, two busy cores). 500
-# responses per second write 1,000 of them, or 10,000 if half of them are followed for 40 deltas each.
+# Of every 30 seconds, at 120,000 deleted batches per second (450,000 in the table, 3 for each response, two busy
+# cores). 500 responses per second write 1,000 of them, or 10,000 if half of them are followed for 40 deltas each.
 _DROP_SECONDS = 20.0
 # Key of the cache entry with the last response of a call that ran out of time.
 _DROPPED_TO = "logs-dropped-to"
@@ -174,8 +175,8 @@ def drop_expired_logs(*, seconds: float = _DROP_SECONDS) -> int:
     """Delete event logs past their team's retention. Return the number of batches deleted.
 
     Works through the logs in steps of 10,000 batches. When the time is over, the next call continues after the last
-    step, so that logs with a long retention do not keep it from those behind them. Also deletes stale locks of
-    responses that were never stored.
+    step, so that logs with a long retention do not hold up those behind them. Also deletes stale locks of responses
+    that were never stored.
     """
     conversation_lock.delete_stale_locks()
     stops_at = time.monotonic() + seconds
@@ -197,7 +198,7 @@ class _DropStep(NamedTuple):
 
 
 def _drop_next(*, after: str, at: datetime) -> _DropStep | None:
-    """Delete the expired ones of the batches after a response. Return None while another process deletes some."""
+    """Delete the expired batches among the next ones. Return None while another process deletes some."""
     with scope.every_team(), connection.cursor() as cursor:
         # Two transactions that delete the same rows in different orders would deadlock.
         cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [DROP_LOCK])

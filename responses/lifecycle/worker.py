@@ -47,15 +47,15 @@ from tenants.principal import Principal
 
 # Time for runs that are stopped in the middle of a step to store their events.
 _STOP_SECONDS = 2.0
-# For the client of a run that was handed over to follow it, whatever the grace period of its team.
+# Least time for the client of a handed-over run to reconnect, whatever the grace period of its team.
 _RECONNECT_SECONDS = 10.0
-# While the worker is at its limit, most of the runs that end are replaced by one query.
+# Pause between polls while the worker is at its limit, so that one query replaces most of the runs that end.
 _FULL_PACE_SECONDS = 0.02
-# However busy the event loop is, so many runs are active at the same time, besides those that only wait.
+# The least number of active runs, however busy the event loop is. Runs that only wait do not count.
 _LEAST_RUNS = 8
-# Between two looks whether runs of a busy worker only wait by now.
+# Interval at which a busy worker checks whether more of its runs only wait.
 _ROOM_SECONDS = 0.05
-# A team that has the worker to itself is not limited, unless another team had a run so recently.
+# A team that has the worker to itself is not limited, unless another team had a run this recently.
 _SHARED_SECONDS = 60.0
 
 
@@ -70,8 +70,8 @@ class Dispatcher(WorkLoop[Claim]):
     def __init__(self, *, slots: int, isolation: Isolation = Isolation.NONE) -> None:
         super().__init__()
         self._slots, self._isolation = slots, isolation
-        # While several teams have runs, as many run as the event loop has time for: a run of a few milliseconds would
-        # otherwise wait for a hundred others of a loud team.
+        # While several teams have runs, only as many are active as the event loop has time for: otherwise, a run of a
+        # few milliseconds would wait for a hundred runs of a busy team.
         self._limit = LoadLimit(least=min(_LEAST_RUNS, slots), most=slots)
         self._last_team, self._last_change = "", -_SHARED_SECONDS
         self._live: dict[Claim, LiveRun] = {}
@@ -106,7 +106,7 @@ class Dispatcher(WorkLoop[Claim]):
         return min(self._slots, self._limit.value + waiting)
 
     async def _watch_room(self) -> None:
-        # A run that begins to wait makes room as one that ends does, but without a call.
+        # A run that begins to wait makes room like a run that ends, but without a call that would wake the loop.
         while True:
             await asyncio.sleep(_ROOM_SECONDS)
             if self.wants_room and len(self.work) < self._most_runs():
@@ -130,14 +130,15 @@ class Dispatcher(WorkLoop[Claim]):
             self._reading |= dict.fromkeys(new, asyncio.ensure_future(in_db_thread(partial(_read_queued, new))))
         for claimed in found:
             self.begin(claimed)
-        # With room left, the query found all that wait, unless it found runs that were handed over: these come alone.
+        # If room is left, the query found all waiting runs, unless it found runs that were handed over: it returns
+        # these alone.
         self.wants_room = len(self.work) >= (self._slots if limit is None else limit)
         has_begun = any(claimed.has_begun for claimed in found)
         return bool(found) and (self.wants_room or has_begun or len(found) >= queue.MAX_CLAIMS)
 
     @override
     async def execute(self, claim: Claim) -> None:
-        # After an exception, a worker claims it again until its attempts are used up.
+        # After an exception, a worker claims the run again until its attempts are used up.
         spans.begin()
         with spans.span(spans.Activity.PREPARE, "Load the run"):
             reading = self._reading.pop(claim, None)
@@ -172,8 +173,8 @@ class Dispatcher(WorkLoop[Claim]):
     @override
     async def drain(self) -> None:
         # Runs get the time to end, or to reach a step that other workers can resume from. If too few do, others are
-        # stopped evenly over the time, so that the other workers can begin with each of them at once. The newest first:
-        # of their turns, the least is repeated.
+        # stopped evenly over the time, so that the other workers can resume each of them at once. The newest are
+        # stopped first, because the least of their turns has to be repeated.
         for live in self._live.values():
             live.stop_after_step()
         loop, seconds, first = asyncio.get_running_loop(), settings.WORKER_DRAIN_SECONDS, len(self._live)
@@ -213,9 +214,9 @@ def _end(claim: Claim, resumed: ResumedRun, failure: Failure) -> None:
 
 
 def _read_queued(claims: Sequence[Claim]) -> dict[str, QueuedRun]:
-    """Read what all claimed runs that no process has begun need, with few queries."""
+    """Read the claimed runs that no process has begun, and look up their keys and models, with few queries."""
     queued = resume.read_queued(claims)
-    rows = [one.response for one in queued.values()]
+    rows = [run.response for run in queued.values()]
     directory.look_up_runs(
         {(row.api_key_id, row.team_id, row.model, row.upstream_id, row.upstream_model) for row in rows}
     )
@@ -225,7 +226,7 @@ def _read_queued(claims: Sequence[Claim]) -> dict[str, QueuedRun]:
 def _load(claimed: Claim, queued: QueuedRun | None = None) -> ResumedRun | None:
     """Load a claimed run. Return None if the claim was lost, or if the run cannot be executed and was ended instead.
 
-    `queued` is what was read of a run that no process has begun.
+    `queued` is the run as it was read already, if no process has begun it.
     """
     response = queued.response if queued else _claimed_row(claimed)
     if response is None:
@@ -252,7 +253,7 @@ def _load(claimed: Claim, queued: QueuedRun | None = None) -> ResumedRun | None:
         request_id=response.request_id,
         end_user=response.end_user or "",
     )
-    # No client could repeat a run in the background, and those of its tools that were called have taken effect.
+    # Retried for longer: no client could repeat a background run, and its tool calls so far have taken effect.
     patience = settings.UPSTREAM_BACKGROUND_RETRY_SECONDS if response.background else None
     model: LanguageModel = UpstreamModel(route, summarizer=TeamSummarizer(account), patience=patience)
     reservation = None
@@ -296,7 +297,8 @@ def _grace_seconds(response: Response, principal: Principal) -> float | None:
     at, longest = shared_now(), max(principal.grace_seconds, _RECONNECT_SECONDS)
     if response.followed_until is not None and response.followed_until > at:
         return longest
-    # Its client is gone if nobody has followed it for so long, for example because all processes were stopped.
+    # The client counts as gone if the run had no follower for this long, for example because all processes were
+    # stopped.
     return longest - max(0.0, (at - response.handed_over_at).total_seconds())
 
 

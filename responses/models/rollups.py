@@ -2,9 +2,9 @@
 
 Each table holds the same hour at several levels of detail, so that a query reads few rows. `level` is the set of
 columns by which a row is grouped (`responses.rollups.sources`); other columns are empty. A row without a team is the
-sum of all teams, visible only to those who see every team. One cell may consist of several rows, because what ended
-late adds its own, so queries always sum. Histograms are arrays over fixed buckets (`responses.rollups.histograms`),
-from the first bucket with a count to the last.
+sum of all teams, visible only to callers who see every team. A cell may consist of several rows, because late rows are
+added as rows of their own, so queries always sum. Histograms are arrays over fixed buckets
+(`responses.rollups.histograms`), from the first bucket with a count to the last.
 """
 
 from django.contrib.postgres.fields import ArrayField

@@ -1,6 +1,6 @@
 """The stored form of a response's parameters and options: without the values that most requests have.
 
-They are 930 bytes of a row otherwise and 210 that way, and the row is written at least twice.
+This form takes 210 bytes of a row instead of 930, and the row is written at least twice.
 """
 
 from typing import Any

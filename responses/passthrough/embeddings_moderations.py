@@ -181,7 +181,7 @@ async def forward(
 ) -> dict[str, Any]:
     """Send a request to its upstream and return the answer. Raises `ApiError`. Always writes a usage record.
 
-    Not `is_request`: the call belongs to a run.
+    Without `is_request`, the call belongs to a run.
     """
     principal.require(passed.scope)
     # The route is resolved before the call starts: an unknown model is no upstream call and leaves no usage record.

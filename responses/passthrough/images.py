@@ -28,7 +28,7 @@ from tenants.directory import Route
 from tenants.principal import Principal
 
 GENERATIONS, EDITS = "/images/generations", "/images/edits"
-# Of the largest image of the highest quality of OpenAI's models.
+# Output tokens of the largest image in the highest quality of OpenAI's models.
 _MOST_TOKENS_OF_AN_IMAGE = 6_240
 _ENDPOINT = "images"
 _SETTINGS = ("background", "output_format", "quality", "size")
@@ -70,7 +70,7 @@ class GeneratedImage:
 
 
 async def check_image_model(principal: Principal, model: str | None, *, param: str) -> None:
-    """Raise the 400 of an image generation tool without a usable model. A model in the request must be the caller's."""
+    """Raise a 400 if an image generation tool has no usable model. The caller needs access to a model that it names."""
     try:
         if model is not None:
             # Only checks that the caller may use the model; the call resolves the route again.
@@ -161,7 +161,7 @@ async def _answers(
 ) -> AsyncGenerator[Chunk, None]:
     """Yield the answer of one upstream call, or every event of its stream. Raises `ApiError`.
 
-    `principal` is that of a request; without one, the call belongs to a run.
+    `principal` is the principal of a request; without it, the call belongs to a run.
     """
     call = RoutedCall(
         principal=principal or account.principal(),
@@ -184,7 +184,7 @@ async def _answers(
         is_chat = isinstance(reported, Mapping) and "prompt_tokens" in reported
         used = reported_usage(reported) if is_chat else reported_usage(reported, read="input", written="output")
         if used is not None:
-            # What these endpoints write are images, also where the upstream does not say so.
+            # All output of these endpoints is images, even if the upstream does not report it as such.
             drawn = used.output_image_tokens or used.output_tokens
             return account.object_id, replace(used, output_image_tokens=drawn, images=_count_images(last))
         return account.object_id, replace(call.unreported(), images=_count_images(last))
@@ -216,7 +216,7 @@ async def _sent(
         body = Form(
             # Form fields are text; Python's "True" would not be understood.
             fields={name: "true" if value is True else str(value) for name, value in values.items()},
-            files=[(one.field, (one.filename, one.content, one.content_type)) for one in uploads],
+            files=[(file.field, (file.filename, file.content, file.content_type)) for file in uploads],
         )
     async with post(call.route, path, body, attempts=call.attempts, may_repeat=call.may_repeat) as response:
         # Plain JSON, unless partial images were requested and the server streams them.

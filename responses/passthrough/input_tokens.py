@@ -2,7 +2,7 @@
 
 The body is that of `POST /v1/responses` without the parameters that do not affect the input; all of it is optional. It
 is checked and read in the same way, so that the count matches the response. Nothing is stored, and no model is called.
-Upstreams that can count tokens are asked to; for others, four characters count as one token.
+Upstreams count the tokens if they can; otherwise, four characters count as one token.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ _COUNTED: tuple[str, ...] = (
 def parse_count(values: dict[str, Any]) -> CreateResponse:
     """Parse a body as `parse_create` does for a response. `null` and an empty input count as not sent.
 
-    Without a model, that of the result is empty.
+    Without a model, the model of the result is empty.
     """
     refuse_others(values, known=PARAMETERS, unsupported=_REFUSED)
     sent = {name: value for name, value in values.items() if value is not None}
@@ -69,7 +69,7 @@ def parse_count(values: dict[str, Any]) -> CreateResponse:
 
 
 async def count_input_tokens(*, principal: Principal, body: CreateResponse) -> int:
-    """Return the upstream's count of the input tokens, or an estimate, as always without a model."""
+    """Return the upstream's count of the input tokens, or an estimate if it cannot count or there is no model."""
     route = await directory.aroute(principal, body.model) if body.model else None
     run_context = (await prepare(principal=principal, body=body, route=route)).run_context
     counted: dict[str, Any] = {

@@ -124,7 +124,7 @@ async def retrieve_model(caller: Principal, name: str) -> Body:
     wildcard = await directory.wildcard.aget(caller.team_id)
     if wildcard is not None and caller.may_use(name) and 0 < len(name) <= _MAX_NAME and name != "*":
         names = await _names(wildcard)
-        # Without a list, nothing says that the upstream lacks a model whose requests would be sent to it.
+        # Without a list, the upstream may have the model: requests for it would be sent there.
         if names is None or name in names:
             return _public(wildcard, name, (names or {}).get(name))
         # Some servers have more models than they list, such as dated or fine-tuned ones.

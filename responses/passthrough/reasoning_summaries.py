@@ -20,7 +20,7 @@ from tenants import directory
 
 _TIMEOUT_SECONDS = 20
 _MAX_TOKENS = 2000
-# The beginning says what the model set out to do, the end what it found.
+# Longer reasoning is cut in the middle: its beginning contains the plan, its end the result.
 _MAX_CHARACTERS = 40_000
 _LENGTHS = {"concise": "one or two sentences", "auto": "a short paragraph", "detailed": "a few short paragraphs"}
 _INSTRUCTIONS = (

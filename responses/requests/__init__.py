@@ -1,1 +1,1 @@
-"""Turning a request into the input of a model: context, attachments, prompts, tools, parameters."""
+"""Conversion of a request into the input of a model: context, attachments, prompts, tools, parameters."""

@@ -77,7 +77,8 @@ _TOTAL_EXCEEDED = f"The images and files of the input are too large: the limit i
 _FETCH_SECONDS = 20.0
 _TOTAL_SECONDS = 60.0
 _CONCURRENCY = 4
-# Of a team in one process: a request of a hundred bytes can make it download, and hold, as much as the largest body.
+# Concurrent downloads of a team in one process: a request of a hundred bytes can make the process download, and hold,
+# as much as the largest body.
 _TEAM_DOWNLOADS = 16
 # `image/jpg` is a frequent misspelling, which OpenAI accepts.
 _IMAGE_TYPES = {"image/png", "image/jpeg", "image/jpg", "image/gif", "image/webp"}
@@ -216,7 +217,8 @@ class TeamAttachments:
                 await _run_concurrently(
                     [partial(self._load_or_note, name, part, can, end) for name, part in new.items()]
                 )
-        # Not kept: another upstream of the run, which moderates or edits the image, may need its content.
+        # Forwarded URLs are not kept: another upstream of the run, which moderates or edits the image, may need its
+        # content.
         changed: dict[str, Attachment] = {**forwarded}
         for name, part in self._beyond_total(parts):
             changed[name] = _note(part, FileTooLarge(_TOTAL_EXCEEDED))
@@ -234,7 +236,7 @@ class TeamAttachments:
 
     @asynccontextmanager
     async def _until(self) -> AsyncIterator[float]:
-        """Yield the time of the loop's clock at which the total time is used up. Later calls get what is left of it."""
+        """Yield the time of the loop's clock at which the total time is used up. Later calls get the rest of it."""
         clock = asyncio.get_running_loop().time
         end = clock() + self._seconds
         try:
@@ -412,7 +414,7 @@ async def _decoded(data: str, start: int = 0) -> bytes:
 
 
 def _decode_in_pieces(data: str, start: int) -> bytes:
-    # A call keeps the interpreter lock: 140 ms for 20 MB, 2 ms for a piece.
+    # A call holds the interpreter lock: 140 ms for 20 MB, 2 ms for a piece.
     if data.find("=", start, -2) >= 0:
         raise binascii.Error
     return join_pieces(_decoded_pieces(data, start), size=(len(data) - start) * 3 // 4)
@@ -429,7 +431,7 @@ async def _run_concurrently(jobs: Sequence[Callable[[], Awaitable[None]]]) -> No
     semaphore = asyncio.Semaphore(_CONCURRENCY)
     failed = False
 
-    async def one(job: Callable[[], Awaitable[None]]) -> None:
+    async def run(job: Callable[[], Awaitable[None]]) -> None:
         nonlocal failed
         async with semaphore:
             try:
@@ -441,7 +443,7 @@ async def _run_concurrently(jobs: Sequence[Callable[[], Awaitable[None]]]) -> No
                 failed = True
                 raise
 
-    for outcome in await asyncio.gather(*map(one, jobs), return_exceptions=True):
+    for outcome in await asyncio.gather(*map(run, jobs), return_exceptions=True):
         if outcome is not None:
             raise outcome
 

@@ -29,7 +29,7 @@ def check(body: CreateResponse, route: Route) -> None:
                 )
     effort, efforts = reasoning.effort if reasoning else None, can.reasoning_efforts
     if effort is not None and efforts is not None and effort not in efforts:
-        known = ", ".join(f"'{one}'" for one in efforts)
+        known = ", ".join(f"'{supported}'" for supported in efforts)
         raise UnsupportedValue(
             f"Unsupported value: '{effort}' is not supported with the '{route.model}' model. "
             f"Supported values are: {known}.",

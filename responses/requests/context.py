@@ -168,7 +168,7 @@ def _after_conversation(
     context = _resolve_references(principal, body, _read(found))
     answered: str | None = None
     if any(pairing.call_output(item) for item in context.input_bodies):
-        # Calls are answered by the very next response: an older one of the conversation has no open call left.
+        # Calls are answered by the very next response: older responses of the conversation have no open call left.
         made = Response.objects.filter(conversation_id=conversation_id).order_by("-created_at")
         answered = made.values_list("pk", flat=True).first()
     return replace(context, conversation_id=conversation_id, history_end=found.end, answered_response_id=answered)

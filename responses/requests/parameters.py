@@ -1,7 +1,7 @@
-"""Convert between a typed request and what is stored of it: public parameters, hidden options, sampling parameters.
+"""Convert between a typed request and its stored parts: public parameters, hidden options, sampling parameters.
 
-`parameters` is the constant part of the response object, with all defaults filled in. `options` holds what the object
-does not contain. Above all it lists the parameters that were sent: only those are passed on to the upstream.
+`parameters` is the constant part of the response object, with all defaults filled in. `options` holds the values that
+the object does not contain. Above all it lists the parameters that were sent: only those are passed on to the upstream.
 """
 
 from collections.abc import Iterable, Sequence
@@ -155,7 +155,7 @@ def _only_if_sent(body: CreateResponse) -> dict[str, Any]:
 
 
 def split_instructions(parameters: dict[str, Any]) -> tuple[str | None, list[StoredItem]]:
-    """Return the stored instructions as text, or as the messages of a prompt. One of both is empty."""
+    """Return the stored instructions as text, or as the messages of a prompt. One of the two is empty."""
     written = parameters.get("instructions")
     return (None, [from_wire(message) for message in written]) if isinstance(written, list) else (written, [])
 

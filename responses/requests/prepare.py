@@ -32,17 +32,17 @@ from tenants.principal import Principal
 
 # Converting this many items takes 5 ms.
 _LONG_HISTORY = 200
-_TRAITS = tuple(one.name for one in fields(ModelTraits))
+_TRAITS = tuple(trait.name for trait in fields(ModelTraits))
 LockConversation = Callable[[CreateResponse], Awaitable[RequestContext]]
 """Locks the conversation of a request for its new response, and reads the context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedRequest:
-    """A request that its model can answer, and what was read for it.
+    """A request that its model can answer, with the data that was read for it.
 
-    `body` has the defaults of its prompt and the settings of its context. `options` are what `run_context.parameters`
-    do not contain, and are stored with them.
+    `body` has the defaults of its prompt and the settings of its context. `options` holds the values that
+    `run_context.parameters` does not contain; both are stored.
     """
 
     body: CreateResponse
@@ -141,7 +141,7 @@ def build_run_context(
     generates: bool = True,
     wants_events: bool = True,
 ) -> RunContext:
-    """Return the constant part of a run, from what is stored of its request and the context that was read for it.
+    """Build the constant part of a run from the stored parts of its request and from its context.
 
     `model` is the upstream's name of the model.
     """

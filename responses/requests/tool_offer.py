@@ -48,9 +48,9 @@ def public_tool_choice(body: CreateResponse) -> Any:
         case str() as mode:
             return mode
         case AllowedTools(mode=mode, tools=tools):
-            return {"type": "allowed_tools", "mode": mode, "tools": [one.model_dump() for one in tools]}
-        case one:
-            return one.model_dump()
+            return {"type": "allowed_tools", "mode": mode, "tools": [tool.model_dump() for tool in tools]}
+        case forced:
+            return forced.model_dump()
 
 
 async def check_grammars(body: CreateResponse) -> None:
@@ -81,7 +81,7 @@ def available_tools(tools: Sequence[Shown], choice: Any, items: Iterable[StoredI
         found[offer.tool.name] = replace(offer, deferred=False)
     match choice:
         case {"type": "allowed_tools", "tools": list() as allowed}:
-            labels = {_label(one) for one in allowed}
+            labels = {_label(tool) for tool in allowed}
             return [offer for offer in found.values() if offer.label in labels]
         case dict():
             label = _label(choice)
@@ -93,7 +93,7 @@ def allows(choice: Any, kind: str) -> bool:
     """Return whether a tool choice permits an unnamed tool of this type; `allowed_tools` may exclude it."""
     if not isinstance(choice, dict) or choice["type"] != "allowed_tools":
         return True
-    return any(one["type"] == kind for one in choice["tools"])
+    return any(tool["type"] == kind for tool in choice["tools"])
 
 
 def visible_tools(known_tools: Iterable[ToolOffer]) -> tuple[FunctionTool, ...]:
@@ -139,8 +139,8 @@ def client_tool_offers(tools: Iterable[Shown]) -> Iterator[ToolOffer]:
                 yield ToolOffer(tool=function, label=_label(tool), shown=tool)
 
 
-def _label(one: Shown) -> tuple[str, str]:
-    return label_of(one["type"], one["server_label"] if one["type"] == "mcp" else one.get("name"))
+def _label(tool: Shown) -> tuple[str, str]:
+    return label_of(tool["type"], tool["server_label"] if tool["type"] == "mcp" else tool.get("name"))
 
 
 def _named(tool: Shown, *, namespace: str | None = None, about: str = "") -> ToolOffer:

@@ -2,15 +2,14 @@
 
 The rows of the current hour are added every five minutes: an hour with 266,000 responses and as many calls took a core
 for 11 s at once, and each of the next two hours repeated it. Now a step takes 1.2 to 3 s, and the longest statement at
-the end of an hour took 4 s, with pauses between them. Hours of which nothing was rolled up while they lasted are a
+the end of an hour took 4 s, with pauses between them. An hour of which nothing was rolled up while it lasted is a
 single step.
 
 A response counts in the hour of its creation, a tool call in the hour of its start, an upstream call in the hour of its
 end. A row that has not ended when its hour is rolled up is remembered as an `UnrolledRow`, and added to the sums of
 that hour when it has ended. A trigger remembers usage records that are inserted after their hour was rolled up. So each
 row is in exactly one place: in the sums, remembered, or newer than the mark. The queries (`responses.rollups.queries`)
-add the three. Hours in which the days of some time zones begin have sums of their
-parts (`responses.rollups.cells`).
+add up the three. Hours in which the days of some time zones begin have sums of their parts (`responses.rollups.cells`).
 
 Rows that are deleted after they were summed stay in the sums. A client tool call that is answered after more than an
 hour stays counted as waiting.
@@ -43,7 +42,7 @@ _CLOSING_DELAY = timedelta(minutes=5)
 _CHECKED_HOURS = 3
 _RECENT = timedelta(hours=6)
 _BATCH_SIZE = 2000
-# Times the duration of a statement on a whole hour: leaves most of the machine to requests.
+# Pause after a statement on a whole hour, as a multiple of its duration: leaves most of the machine to requests.
 _REST = 3.0
 _NOT_REMEMBERED = " AND id::text NOT IN (SELECT row_id FROM responses_unrolledrow WHERE source = %(source)s)"
 LOCK = 0x726F6C6C7570  # "rollup"
@@ -125,7 +124,7 @@ def _next_step(*, present: datetime) -> _Step | None:
                     _delete(source, hour)
                 _add(source, since, until)
         elif marked is not None and marked < closed:
-            # No row is left until there. That counts as rolled up, so that queries need not look for rows.
+            # No row is left before this time, which counts as rolled up, so that queries need not look for rows.
             until = closed
         else:
             return None
@@ -143,7 +142,7 @@ def _beginning(moment: datetime) -> datetime:
 
 
 def _complete_hours(step: _Step) -> None:
-    """When an hour has ended, sum what was committed late, and merge the sums of its parts.
+    """When an hour has ended, sum the rows that were committed late, and merge the sums of its parts.
 
     Every statement is a transaction, so a process that ends in between leaves correct sums, in more rows than needed.
     """
@@ -206,7 +205,7 @@ def _merge(source: RollupSource, level: int, hour: datetime) -> None:
 
 def _locked() -> bool:
     with connection.cursor() as cursor:
-        # Parallel workers would take the cores from requests, and nobody waits for the result.
+        # Parallel workers would take the cores from requests, and no request waits for the result.
         cursor.execute(
             "SELECT set_config('max_parallel_workers_per_gather', '0', true), set_config('jit', 'off', true)"
         )

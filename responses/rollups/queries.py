@@ -180,4 +180,4 @@ def _sums(row: tuple[Any, ...], query: RollupQuery) -> RollupRow:
             values[name] = [int(count) for count in value]
         elif name not in _FRACTIONS:
             values[name] = int(value)
-    return RollupRow(bucket=row[0], key=tuple(str(each) for each in row[1:first]), values=values)
+    return RollupRow(bucket=row[0], key=tuple(str(dimension) for dimension in row[1:first]), values=values)

@@ -68,7 +68,7 @@ class RollupSource:
 
 
 def _levels(names: Sequence[str], *sets: str) -> list[frozenset[str]]:
-    return [*(frozenset(each.split()) for each in sets), frozenset(names)]
+    return [*(frozenset(level.split()) for level in sets), frozenset(names)]
 
 
 _RESPONSE_DIMENSIONS = {

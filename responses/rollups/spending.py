@@ -1,6 +1,6 @@
 """Spending of the subjects of budgets, from the hourly sums and newer usage records.
 
-What running calls have reserved does not count. Every function runs inside a scope (`tenants.scope`).
+Reservations of running calls do not count. Every function runs inside a scope (`tenants.scope`).
 """
 
 from collections import defaultdict
@@ -42,7 +42,7 @@ _COLUMNS = {"t": "team_id", "k": "api_key_id", "u": "end_user"}
 
 
 def counted_sql(kind: str, *, since: str, until: str) -> str:
-    """Return the SQL of what hard budgets count of the subjects of the team `%(team)s` in one of its periods.
+    """Return the SQL of the spending that hard budgets count for subjects of the team `%(team)s` in one of its periods.
 
     `kind` is `t`, `k` or `u`: the team, its keys or its end users. `since` and `until` are parameters, too. The result
     has the columns `subject` and `amount`. It is exact: records that are in no sum yet are added.
@@ -64,18 +64,18 @@ def period_of(budget: Budget, at: datetime) -> tuple[datetime, datetime]:
 
 
 def subject_of(budget: Budget) -> Subject:
-    """Return whose budget it is."""
+    """Return the subject of a budget."""
     return budget.team_id, budget.limit_set.api_key_id or "", budget.limit_set.end_user
 
 
 def spent_by_subject(budgets: Sequence[Budget], since: datetime, until: datetime) -> Mapping[Subject, Decimal]:
-    """Return what the subjects of budgets have spent between two times; those who have spent nothing may be missing.
+    """Return the spending of the subjects of budgets between two times; subjects without spending may be missing.
 
     `*`, every end user, is no subject: see `spent_by_end_user`.
     """
-    teams = sorted({one.team_id for one in budgets})
+    teams = sorted({budget.team_id for budget in budgets})
     by: tuple[str, ...] = ("team_id",)
-    if any(one.limit_set.api_key_id for one in budgets):
+    if any(budget.limit_set.api_key_id for budget in budgets):
         by = ("team_id", "api_key_id")
     rows = fetch_rows(RollupQuery(source=CALLS, since=since, until=until, measures=["cost"], by=by, teams=teams))
     spent: dict[Subject, Decimal] = defaultdict(Decimal)
@@ -84,7 +84,7 @@ def spent_by_subject(budgets: Sequence[Budget], since: datetime, until: datetime
         spent[row.key[0], "", ""] += cost
         if len(row.key) == 2:
             spent[row.key[0], row.key[1], ""] += cost
-    if users := {one.limit_set.end_user for one in budgets} - {"", EVERY_END_USER}:
+    if users := {budget.limit_set.end_user for budget in budgets} - {"", EVERY_END_USER}:
         # There are no sums by end user, but an index of the records.
         records = UsageRecord.objects.filter(
             team__in=teams, end_user__in=users, occurred_at__gte=since, occurred_at__lt=until
@@ -97,9 +97,9 @@ def spent_by_subject(budgets: Sequence[Budget], since: datetime, until: datetime
 def spent_by_end_user(
     team_id: str, since: datetime, until: datetime, *, active_since: datetime
 ) -> list[tuple[str, Decimal]]:
-    """Return what each end user of a team without limits of their own has spent between two times.
+    """Return the spending between two times of each end user of a team who has no limits of their own.
 
-    Only of those with usage since a third time: a team may have millions of others.
+    Only end users with usage since `active_since` are included: a team may have millions of others.
     """
     records = UsageRecord.objects.filter(team=team_id, occurred_at__lt=until).exclude(end_user="")
     own = LimitSet.objects.filter(team=team_id, api_key=None).values("end_user")

@@ -1,9 +1,9 @@
-"""The largest quantities that each kind of call can be billed, which is what hard budgets reserve.
+"""Upper bounds of the quantities that each kind of call can be billed for; hard budgets reserve them.
 
-A token of text has at least one byte. What images, files and compressed audio have is known only to the upstream, so
-its maximum is that of the capabilities of the model: `max_image_tokens`, `max_audio_seconds`, `max_output_tokens`, or
-else `context_window`. Where nothing is declared, the quantity is `Unbounded`, and a hard budget refuses the call if
-the quantity has a price.
+A token of text has at least one byte. Only the upstream knows the tokens of images, files and compressed audio, so
+their maximum is taken from the capabilities of the model: `max_image_tokens`, `max_audio_seconds`, `max_output_tokens`,
+or else `context_window`. If none is declared, the quantity is `Unbounded`, and a hard budget refuses the call if the
+quantity has a price.
 """
 
 import binascii
@@ -22,7 +22,7 @@ from tenants.capabilities import Capabilities
 from tenants.prices import Maxima, Unbounded
 
 AUDIO_TOKENS_PER_SECOND = 100
-"""More than any known model has: those of OpenAI have 10, Gemini 32, Whisper's encoder 50."""
+"""More than any known model uses: OpenAI's models use 10, Gemini 32, Whisper's encoder 50."""
 # Lower rates are not used for samples of audio. A header that claims more may be wrong.
 _SLOWEST_BYTES_PER_SECOND = 8_000
 _PCM, _FLOAT, _A_LAW, _MU_LAW, _EXTENSIBLE = 1, 3, 6, 7, 0xFFFE
@@ -31,7 +31,7 @@ _UNCOMPRESSED = frozenset({_PCM, _FLOAT, _A_LAW, _MU_LAW})
 _IMAGES = {"image_url": "image_url", "input_image": "image_url", "computer_screenshot": "image_url"}
 _FILES = {"file": "file", "input_file": "file_data"}
 _PARTS = frozenset({"content", "output"})
-# In which the format of a file of audio is looked for.
+# The first bytes of an audio file, in which its format is looked for.
 _HEAD = 65_536
 
 
@@ -46,7 +46,7 @@ class _Contents:
 
 
 def of_text(size: int) -> Maxima:
-    """Return the maxima of a call that reads only text, of so many bytes."""
+    """Return the maxima of a call that reads only text; `size` in bytes."""
     return Maxima(input_tokens=size)
 
 
@@ -92,7 +92,7 @@ def of_speech(values: Mapping[str, Any], capabilities: Capabilities) -> Maxima:
     """Return the maxima of speech, which is billed by its tokens or the characters of its text."""
     return Maxima(
         input_tokens=len(orjson.dumps(values)),
-        # It may be slow, and contain pauses of any length.
+        # Speech may be slow, and contain pauses of any length.
         output_tokens=_output_tokens(capabilities, "The length of speech"),
         characters=len(values["input"]),
     )
@@ -112,7 +112,7 @@ def of_images(values: Mapping[str, Any], uploads: int, capabilities: Capabilitie
 
 
 def _read(value: Any, path: str, contents: _Contents, *, is_part: bool = True) -> None:
-    """Add what a value of a body contains. Only items and parts of messages are images, files or audio."""
+    """Add the contents of a value of a body. Only items and parts of messages are images, files or audio."""
     match value:
         case str():
             contents.text += len(value.encode(errors="surrogatepass")) + 2
@@ -131,7 +131,7 @@ def _read(value: Any, path: str, contents: _Contents, *, is_part: bool = True) -
 
 
 def _media(part: dict[str, Any], path: str, contents: _Contents) -> str | None:
-    """Add the image, file or audio that a part is. Return the name of its value that is no text."""
+    """Add a part that is an image, a file or audio. Return the name of its value that is not text."""
     match part:
         case {"type": "input_audio", "input_audio": {"data": str() as data}}:
             contents.audio.append((path, _seconds_of_base64(data)))
@@ -168,7 +168,7 @@ def _input_tokens(contents: _Contents, capabilities: Capabilities) -> int | Unbo
 
 
 def _output_tokens(capabilities: Capabilities, subject: str) -> int | Unbounded:
-    """Return the most output of an answer whose request has no maximum that the upstream keeps."""
+    """Return the maximum output of an answer whose request sets no maximum that the upstream enforces."""
     if capabilities.max_output_tokens is not None:
         return capabilities.max_output_tokens
     return _window(capabilities, "model", subject, "max_output_tokens")
@@ -202,7 +202,7 @@ def _audio_seconds(audio: Sequence[tuple[str, float | None]], capabilities: Capa
 
 def _seconds_of_base64(data: str) -> float | None:
     try:
-        # A part of the text that is whole bytes.
+        # Decode a part of the text that holds whole bytes.
         head = b64decode(data[: _HEAD * 4], validate=True)
     except (binascii.Error, ValueError):
         return None
@@ -212,7 +212,8 @@ def _seconds_of_base64(data: str) -> float | None:
 def pcm_seconds(content: bytes, size: int | None = None) -> float | None:
     """Return the most seconds that the samples of a WAV file can have; None for any other or compressed audio.
 
-    The size of the file decides, not the length that its header claims. `size`: if `content` is only its beginning.
+    The size of the file decides, not the length that its header claims. `size` is the size of the file if `content` is
+    only its beginning.
     """
     if content[:4] != b"RIFF" or content[8:12] != b"WAVE":
         return None

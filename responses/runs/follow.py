@@ -1,8 +1,9 @@
 """Follow a run through its event log: the bytes sent so far, and then the new ones, whichever node executes the run.
 
 One reader per process serves all followers of a response, so that their number does not multiply the work. It reads the
-log once and then receives each batch from the process that executes the run, after its commit. The log is the truth: a
-message that does not continue what was read, a lost connection and a second without either lead back to it.
+log once and then receives each batch from the process that executes the run, after its commit. The log is
+authoritative: it is read again after a message that does not continue the known events, after a lost connection, and
+after a second without messages.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ _MOST_WAITS, _MOST_WAITS_IN_BACKGROUND = 3, 30
 _RETRY_SECONDS = 1.0
 # How long a foreground run counts as followed after a client was seen following it.
 _FOLLOWED = timedelta(seconds=10)
-# The events that have finished items.
+# The events that contain finished items.
 _WITH_ITEMS = [
     f"event: response.{name}\n".encode() for name in ("output_item.done", "completed", "incomplete", "failed")
 ]
@@ -70,7 +71,7 @@ async def follow(
 async def _with_included(
     frames: AsyncGenerator[bytes, None], response: Response, include: AbstractSet[str]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the frames with whole items: the log has them as the first client asked for them."""
+    """Yield the frames with complete items: the log contains only the parts that the first client asked for."""
 
     def load() -> dict[str, Body]:
         with scope.team(response.team_id):
@@ -185,7 +186,7 @@ class _Tail:
         self._frames = split_frames(opening)
         self._joined: tuple[int, int, bytes] = (0, 0, b"")
         self._followers = 0
-        # One timer for all, because a limit of time for each event costs as much as sending it.
+        # One timer for all followers, because a timeout for each event costs as much as sending it.
         self._loop = asyncio.get_running_loop()
         self._grown_at = self._loop.time()
         self._ping_timer = self._loop.call_later(PING_SECONDS, self._ping)
@@ -213,7 +214,7 @@ class _Tail:
             self._task.cancel()
 
     def _ping(self) -> None:
-        """Let the followers send a ping if the log has not grown for that long."""
+        """Let the followers send a ping if the log has not grown for the ping interval."""
         at = self._loop.time()
         if at >= self._grown_at + PING_SECONDS:
             self.pings, self._grown_at = self.pings + 1, at
@@ -240,7 +241,7 @@ class _Tail:
                 listening = notifications.listening(channel_of(self._response_id), self._notified, self._receive)
             with listening:
                 if not self._is_complete and (self._frames or notifications.is_connected):
-                    # What was stored before is read when the messages are subscribed to.
+                    # Events stored before the subscription are read once it exists.
                     is_known = self._frames and notifications.is_connected
                     await self._wait(_NOTIFIED_POLL_SECONDS if is_known else _POLL_SECONDS)
                 while not self.ended:
@@ -263,7 +264,7 @@ class _Tail:
                     self._executor = log.executor
                     self._is_served = self._is_served and is_same and notifications.is_connected and not has_missed
                     if log.executor and not self.ended and not self._is_served:
-                        # A process that executes the run, but not for this follower yet.
+                        # The process executes the run, but does not send its events to this follower yet.
                         Notifier(channel_of_process(log.executor)).notify(self._response_id.encode())
                     is_notified = notifications.is_connected and (self._is_background or self._is_served)
                     if not self.ended:

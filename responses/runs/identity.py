@@ -1,4 +1,4 @@
-"""Identities: what every row of a run has in common, the request that caused it, and who is charged for a call."""
+"""Identities: the values shared by all rows of a run, the request that caused it, and the account charged for calls."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,9 +10,9 @@ from tenants.principal import Principal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestInfo:
-    """The HTTP request that caused a call: the platform's id of it, the client's, and the name of its endpoint.
+    """The HTTP request that caused a call: the platform's id, the client's id, and the name of the endpoint.
 
-    `batch`: it is a line of a batch.
+    `batch` is true if the request is a line of a batch.
     """
 
     request_id: str
@@ -66,7 +66,7 @@ def channel_of(response_id: str) -> str:
 def channel_of_process(process: str) -> str:
     """Return the channel of a process that executes runs.
 
-    A notification tells it that it may have lost a run, a message is the id of a run that somebody follows, or
+    A notification means that the process may have lost a run; a message is the id of a run that has a follower, or
     `OBSERVED`.
     """
     return f"process:{process}"

@@ -192,8 +192,8 @@ class _Lists:
         lists = [self.known[number] for number in numbers]
         values: dict[str, Any] = {
             "numbers": list(numbers),
-            "owners": [each.owner for each in lists],
-            "sections": [str(each.section) for each in lists],
+            "owners": [part.owner for part in lists],
+            "sections": [str(part.section) for part in lists],
             "above": above,
             "below": below,
             "limit": limit,

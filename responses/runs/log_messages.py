@@ -9,7 +9,7 @@ _FRAME_END = b"\n\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogMessage:
-    """A batch of the log as it is stored. `ends_run`: it is the last one.
+    """A batch of the log as it is stored. `ends_run` is true for the last one.
 
     An empty batch only tells how long the log is.
     """

@@ -1,9 +1,9 @@
-"""Open calls: rows with what is needed to record an upstream call if its process dies before it could.
+"""Open calls: rows from which an upstream call is recorded if its process dies before it could do so.
 
 A call outside of a run stores such a row before its request is sent, and deletes it in the transaction that writes its
-usage record. A run needs none, because its own row and its log say what was open; only when another process ends it,
-the open turn gets one, until the executing process has noticed and recorded it. Rows whose lease has expired belonged
-to a process that died: the sweeper turns them into usage records, with the estimate that they contain.
+usage record. A run needs no such row, because its own row and its log show the open call. Only if another process ends
+the run does its open turn get one, until the executing process has noticed and recorded it. Rows whose lease has
+expired belonged to a process that died: the sweeper turns them into usage records, with the estimate that they contain.
 """
 
 import asyncio
@@ -126,7 +126,7 @@ def _lost(call_id: str, team_id: str, details: Mapping[str, Any]) -> Change:
         values["cost"] = Decimal(0)
     reserved = {name: Decimal(amount) for name, amount in details["reserved"].items()}
     if (total := sum(reserved.values(), Decimal(0))) > (values["cost"] or 0):
-        # Nobody knows what the upstream has charged. With less, a hard budget could be exceeded.
+        # The amount that the upstream has charged is unknown. With a lower one, a hard budget could be exceeded.
         values["budget_cost"] = total
     record = Row(UsageRecord, values)
     added = [added_usage(details["adds_to"], record)] if details["adds_to"] else []
@@ -152,9 +152,9 @@ class _OpenCalls:
 
     async def _renew(self) -> None:
         while self._until:
-            # Three times per lease, like those of runs.
+            # Renewed three times per lease, like the leases of runs.
             await asyncio.sleep(settings.LEASE_SECONDS / 3)
-            # Most calls end before, and their rows need no update.
+            # Most calls end before their lease is due, and their rows need no update.
             soon = lease_until()
             old = [call_id for call_id, until in self._until.items() if (soon - until).total_seconds() > 1]
             try:

@@ -63,15 +63,17 @@ from tenants.prices import Quantities, sum_costs
 # Followers receive what is committed, so a short delay keeps their stream smooth. What the runs of a process emit in
 # this time is one commit.
 FOLLOWED_FLUSH_SECONDS = 0.03
-# Without Redis a run cannot know whether it is followed. Pages that list many runs show the ends of their logs.
+# Used without Redis, where a run cannot know whether it is followed, and for pages that list many runs with the ends of
+# their logs.
 _OBSERVED_FLUSH_SECONDS = 0.25
-# Time after a message about such a page; they are sent every two seconds.
+# How long a message about such a page counts; pages send one every two seconds.
 _OBSERVED_SECONDS = 5.0
 FLUSH_BYTES = 64 * 1024
 # Unfollowed runs of the process flush on common ticks as well, but not all of them on the same one.
 _TICKS = 40
 PREVIEW_LENGTH = 120
-# Records of calls that ended longer ago, in a process that died, count now: the sums of their hour may be complete.
+# Usage records of calls that ended longer ago, in a process that died, get a time this long ago: the sums of their hour
+# may be complete.
 _LATEST = timedelta(hours=1)
 PRICE_KEYS = {"web_search": "web_search", "file_search": "file_search"}
 """Keys of the prices of hosted calls that cost money, by function."""
@@ -280,7 +282,7 @@ class Recorder:
             }
         if self._reservation is not None:
             self._settlement = self._reservation.settlement(
-                [row for row in rows if not any(row is one for one in tools.values())],
+                [row for row in rows if not any(row is record for record in tools.values())],
                 has_call=isinstance(getattr(step, "turn", None), TurnRecord),
                 has_ended=isinstance(step, RunEnded),
                 may_be_charged=_may_be_charged(step),
@@ -332,7 +334,7 @@ class Recorder:
             self._timer = loop.call_at(at, self._flush)
 
     def _flush(self) -> None:
-        # The plan of a step takes what is in the buffer, in its thread.
+        # A step that is being planned, in a thread, takes the events in the buffer.
         if self._is_planning:
             return
         # Nothing waits for this write: the store keeps the order of submission, and the next step raises its error.
@@ -366,7 +368,7 @@ class Recorder:
         self.announce()
 
     def announce(self) -> None:
-        """Tell followers that this process runs it and whether they have missed events, and find out if there are any.
+        """Tell followers that this process has the run and how long its log is, and find out whether there are any.
 
         Until a run in a worker knows of followers, its deltas wait for `EVENT_LOG_SECONDS`.
         """
@@ -437,13 +439,13 @@ class Recorder:
                 records, has_call=True, has_ended=True, may_be_charged=turn.result.may_be_charged
             )
         writes = settlement.writes if settlement is not None else ()
-        # In a thread: what is written depends on the row of the response, which must not change in between.
+        # In a thread, because the writes depend on the row of the response, which must not change in between.
         count_usage(await in_db_thread(partial(_write_usage, identity, turn, records, writes)))
         if settlement is not None:
             settlement.follow()
 
     async def record_no_usage(self, number: int) -> None:
-        """Say that a run that another process has ended was not calling the model."""
+        """Record that a run that another process has ended had no model call open."""
         response_id = self._identity.response_id
         extra = [open_calls.close(open_calls.turn_id(response_id, number)), open_calls.no_usage(response_id)]
         await writer.submit(Change(team_id=self._identity.team_id, extra=extra))
@@ -667,7 +669,7 @@ class Recorder:
 
 
 def _stored_error(ending: Ending, *, is_stored: bool) -> Mapping[str, Any] | None:
-    """Return the error of a row. That of an unstored response contains no text of the upstream, which may repeat it."""
+    """Return the error to store. For an unstored response it omits the upstream's text, which may repeat content."""
     failure = ending.failure
     if ending.error is None or is_stored or failure is None or not failure.general:
         return ending.error
@@ -681,7 +683,7 @@ def _may_be_charged(step: Step) -> bool:
 
 def _outcome_of_call(result: ToolResult) -> str:
     if result.error == "timeout":
-        # Nobody knows whether it is charged.
+        # Whether the call is charged is unknown.
         return str(Finish.INTERRUPTED)
     return "failed" if result.error else "completed"
 
@@ -705,17 +707,17 @@ def _counts(usage: Usage) -> dict[str, int]:
 def _write_usage(
     identity: RunIdentity, turn: TurnRecord, records: Sequence[Row], writes: Sequence[ExtraWrite]
 ) -> Sequence[Row]:
-    """Write the usage records of a turn and add them to its response, unless they are stored or another process's.
+    """Write the usage records of a turn and add them to its response. Return the records that were written.
 
-    Return those that were written.
+    Writes none that are stored already, or that another process records.
     """
     with scope.team(identity.team_id):
-        # Locked until the commit. A process that resumes or ends the run reads what is added here, or has changed the
-        # token before; then nothing is added that it has not counted.
+        # Locked until the commit. A process that resumes or ends the run either reads the usage that is added here, or
+        # has changed the token before; then nothing is added that it has not counted.
         rows = Response.objects.select_for_update(no_key=True).filter(pk=identity.response_id)
         row = rows.values("lease_token", "turns").first()
         call_id = open_calls.turn_id(identity.response_id, turn.number)
-        # A row that is locked is just being turned into a record. Waiting for it could deadlock.
+        # A locked row is being turned into a record by another process. Waiting for it could deadlock.
         if lock(Reservation.objects.filter(pk=call_id)).exists():
             # Another process has ended the run, and has left its open turn to this one.
             is_ours = True

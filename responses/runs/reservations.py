@@ -1,8 +1,8 @@
 """Reservations of limits by runs and upstream calls.
 
-They are made in Redis before anything is sent, stored with what they are for (`Change.reservation`), deleted in the
-transaction that stores the usage, and settled in Redis after it. So the budgets hold whenever a process dies or Redis
-loses its data: what is not settled is still stored.
+A reservation is made in Redis before anything is sent, stored together with its run or call (`Change.reservation`),
+deleted in the transaction that stores the usage, and settled in Redis after it. So budgets hold whenever a process dies
+or Redis loses its data: unsettled reservations are still stored.
 """
 
 import asyncio
@@ -44,16 +44,16 @@ from tenants.prices import UNKNOWN, PriceList, Unbounded, possible_tiers
 from tenants.principal import Principal
 
 logger = logging.getLogger(__name__)
-# Each time, another process has rebuilt the state of the team's limits between a reservation and its commit.
+# An attempt fails if another process has rebuilt the state of the team's limits between a reservation and its commit.
 _ATTEMPTS = 10
 # A text has four characters per token on average, but hardly ever more than sixteen.
 LEAST_SHARE = 4
 # Outcomes of calls whose usage may be unknown.
 _CUT = frozenset({"interrupted", "failed"})
-# Between two questions whether there is room for the next call of a run.
+# Between two checks whether there is room for the next call of a run.
 _LONGEST_PAUSE = 5.0
-# A client that waits for its answer learns then that there is no room: what a process that died has reserved may be
-# held for longer than most clients wait.
+# After this time, a client that waits for its answer gets the error that there is no room: reservations of a dead
+# process may be held for longer than most clients wait.
 _LONGEST_WAIT = 60.0
 _PATIENCE = 30
 
@@ -133,7 +133,7 @@ _leases = _Leases()
 
 
 class CallReservation:
-    """The reservation of one upstream call that is no turn of a run: its tokens, its cost and its place."""
+    """The reservation of one upstream call that is not a turn of a run: its tokens, its cost and its place."""
 
     def __init__(self, principal: Principal, *, reservation_id: str) -> None:
         self._principal = principal
@@ -155,7 +155,7 @@ class CallReservation:
                 grant = await limits.renew(grant, self._principal, demand)
                 continue
             except BaseException:
-                # It may be stored even so. Then the sweeper deletes the row of a process that does not know it.
+                # The row may be stored nevertheless. Then the sweeper deletes it, because no process renews its lease.
                 limits.release_soon(grant)
                 raise
             self._grant = grant
@@ -166,11 +166,11 @@ class CallReservation:
 
     @property
     def amount(self) -> tuple[str, Decimal]:
-        """The id of the reservation, and what it reserves of budgets in US dollars."""
+        """The id of the reservation, and the amount that it reserves of budgets, in US dollars."""
         return self._id, self._grant.amount if self._grant is not None else Decimal(0)
 
     def release(self) -> None:
-        """Give everything back, without waiting for it."""
+        """Release the whole reservation, without waiting for it."""
         if self._grant is not None:
             in_background(self._release())
 
@@ -180,9 +180,9 @@ class CallReservation:
         self.settle()
 
     def settlement(self, rows: Sequence[Row], *, may_be_charged: bool = False) -> Sequence[ExtraWrite]:
-        """Return what the change with the usage records of the call writes. `settle` follows its commit.
+        """Return the writes that belong to the change with the usage records of the call. `settle` follows its commit.
 
-        `may_be_charged`: the upstream may charge for it, also without having reported its usage.
+        `may_be_charged`: the upstream may charge for the call, even if it has reported no usage.
         """
         if may_be_charged:
             _hold_unknown(rows, self._grant)
@@ -194,7 +194,7 @@ class CallReservation:
         return deletions(self._grant)
 
     def settle(self) -> None:
-        """Give back what the call has not used, without waiting for it."""
+        """Release the part that the call has not used, without waiting for it."""
         if self._grant is not None:
             grant, self._grant = self._grant, None
             tokens, cost, at = self._settled
@@ -204,7 +204,7 @@ class CallReservation:
 def _spent(rows: Sequence[Row], grant: Grant | None) -> tuple[int, Decimal | None, datetime | None]:
     """Return tokens, cost and time of the usage records among these rows.
 
-    They get the time of Redis if it is later than theirs, because its clock decides the period of a budget.
+    The records get the time of Redis if it is later than theirs, because its clock decides the period of a budget.
     """
     tokens, cost, at = 0, None, None
     for table, values in rows:
@@ -217,21 +217,21 @@ def _spent(rows: Sequence[Row], grant: Grant | None) -> tuple[int, Decimal | Non
 
 
 def _hold_unknown(rows: Sequence[Row], grant: Grant | None) -> None:
-    """Let budgets count all that was reserved for a call that was cut, although it may be charged.
+    """Charge an interrupted call's full reservation to the budgets.
 
-    The upstream may have generated more than has arrived. With less, a hard budget could be exceeded.
+    The upstream may have generated more than has arrived. With a lower amount, a hard budget could be exceeded.
     """
     records = [values for table, values in rows if table is UsageRecord]
     if grant is None or not records:
         return
-    # The others are requests that were repeated, of which none was charged.
+    # The other records are of repeated requests, none of which was charged.
     last = records[-1]
     if last["estimated"] and last["outcome"] in _CUT and grant.amount > (last["cost"] or 0):
         last["budget_cost"] = grant.amount
 
 
 def taken(response_id: str) -> list[Grant]:
-    """Return what a process has reserved for a response, as it is stored. Runs in a scope of the response's team."""
+    """Return the stored reservations of a response. Runs in a scope of the response's team."""
     rows = Reservation.objects.filter(Q(response_id=response_id) | Q(pk=response_id))
     return [
         Grant(
@@ -254,9 +254,10 @@ def taken(response_id: str) -> list[Grant]:
 
 
 def hold(grants: Sequence[Grant], rows: Sequence[Row]) -> None:
-    """Let budgets count all that a process that died had reserved for the calls of these usage records.
+    """Charge everything that a dead process had reserved for the calls of these usage records to the budgets.
 
-    Their records are estimates: nobody knows what the upstream has charged. With less, a hard budget could be exceeded.
+    The records are estimates: the amount that the upstream has charged is unknown. With a lower one, a hard budget
+    could be exceeded.
     """
     for of_tools in (False, True):
         reserved = sum((grant.amount for grant in grants if is_of_tool(grant.id) == of_tools), Decimal(0))
@@ -272,10 +273,11 @@ def hold(grants: Sequence[Grant], rows: Sequence[Row]) -> None:
 
 
 def settle_after_commit(grants: Sequence[Grant], records: Sequence[Row]) -> None:
-    """Settle reservations of a process that has died, whose rows the transaction deletes, with its last call."""
+    """Settle the reservations of a dead process with its last call. The transaction deletes their rows."""
     _, cost, at = _spent(records, grants[0] if grants else None)
     for grant in grants:
-        # The cost is that of one call; which one reserved it makes no difference to the sums of its subjects.
+        # The first reservation gets the cost of the call: which of them gets it makes no difference to the sums of the
+        # subjects.
         settle = partial(limits.settle_sync, grant, tokens=0, cost=cost if grant is grants[0] else None, at=at)
         transaction.on_commit(settle)
 
@@ -289,7 +291,7 @@ def _digest(call_id: str) -> str:
 
 
 def is_of_tool(reservation_id: str) -> bool:
-    """Return whether a reservation is that of a hosted call."""
+    """Return whether a reservation is for a hosted call."""
     return reservation_id.split("/")[2:3] == [_TOOL]
 
 
@@ -299,7 +301,7 @@ def price_key_of(reservation_id: str) -> str:
 
 
 def is_for(reservation_id: str, call_id: str) -> bool:
-    """Return whether a reservation is that of this hosted call."""
+    """Return whether a reservation is for this hosted call."""
     return is_of_tool(reservation_id) and reservation_id.split("/")[4] == _digest(call_id)
 
 
@@ -334,9 +336,9 @@ class RunReservation:
         self._tool_prices = tool_prices
         self._demand = Demand()
         self._place: Grant | None = None
-        # The reservation of the present call: that of the place for the first one, or one of its own.
+        # The reservation of the present call: for the first call that of the place, for a later one its own.
         self._call: Grant | None = None
-        # Those of hosted calls, by the id of the call, from before they start until their usage is recorded.
+        # The reservations of hosted calls, by call id, from before the calls start until their usage is recorded.
         self._tools: dict[str, Grant] = {}
         # The most input that the first call may have within its reservation.
         self._covered: int | Unbounded = 0
@@ -435,7 +437,7 @@ class RunReservation:
     async def reserve_call(self, call: Call, price_key: str, *, waits: bool) -> Execute | Refuse | None:
         """Reserve what a hosted call may cost. Return None if calls in progress have reserved what it needs."""
         listed = (prices.worst_cost_of_call(price_key) for prices in (self._prices, self._tool_prices))
-        cost = max((each for each in listed if each is not None), default=Decimal(0))
+        cost = max((worst for worst in listed if worst is not None), default=Decimal(0))
         if not cost or not self._has_budget:
             return Execute()
         demand = Demand(
@@ -508,7 +510,7 @@ class RunReservation:
             sampling=request.sampling,
             attachments=request.attachments,
         )
-        # Only budgets need to know the most.
+        # Only budgets need the upper bound.
         most = cost_bounds.of_turn(request, self._capabilities) if self._has_budget else cost_bounds.of_text(estimate)
         tiers = possible_tiers(request.sampling.service_tier)
         demand = Demand(
@@ -524,7 +526,7 @@ class RunReservation:
 
     @property
     def _has_budget(self) -> bool:
-        return self._principal.limits_some_end_users or any(each.hard_budgets for each in self._principal.limits)
+        return self._principal.limits_some_end_users or any(limit.hard_budgets for limit in self._principal.limits)
 
     # -- after a call --------------------------------------------------------------------------------------------------
 
@@ -537,11 +539,11 @@ class RunReservation:
         may_be_charged: bool = True,
         tools: Mapping[str, Row | None] | None = None,
     ) -> "Settlement":
-        """Return what the change with these rows writes, and what follows its commit.
+        """Return the settlement of the change with these rows: its writes, and what to settle after its commit.
 
         `has_call`: the rows contain the usage records of the present call, and the upstream may charge for it if
-        `may_be_charged`, also without having reported its usage. `has_ended`: the run has ended. `tools` are
-        the usage records of hosted calls that have ended, by the ids of the calls; None for one that cost nothing.
+        `may_be_charged`, even if it has reported no usage. `has_ended`: the run has ended. `tools` are the usage
+        records of hosted calls that have ended, by the ids of the calls; None for one that cost nothing.
         """
         tools = tools or {}
         call, place = self._call if has_call or has_ended else None, self._place
@@ -556,10 +558,10 @@ class RunReservation:
             elif row is not None:
                 others.append(row)
         if has_ended:
-            # The run is lost to another process, which records what this one had in progress.
+            # The run is lost to another process, which records the calls that this one had in progress.
             left = {call_id: grant for call_id, grant in self._tools.items() if call_id not in tools}
             settled += [_Settled(grant, cost=grant.amount) for grant in left.values()]
-        writes = deletions(*(each.grant for each in settled))
+        writes = deletions(*(part.grant for part in settled))
         if call is not None:
             if has_call and may_be_charged:
                 _hold_unknown(rows, call)
@@ -568,21 +570,21 @@ class RunReservation:
             writes += _kept(call) if keeps else deletions(call)
             settled.append(_Settled(call, tokens=tokens, cost=cost, at=at, keeps=keeps))
         if place is not None and place is not call and (has_ended or (others and self._calls)):
-            # Hosted calls without a reservation. What the place has reserved is settled by then.
+            # Settle hosted calls without a reservation. The amount that was reserved with the place is settled by then.
             _, cost, at = _spent(others if call is None else (), place)
             writes += deletions(place) if has_ended else []
             settled.append(_Settled(place, cost=cost, at=at, keeps=not has_ended))
         return Settlement(self, writes, settled, tools=[*tools], has_ended=has_ended)
 
     def settle(self, settlement: "Settlement") -> None:
-        """Settle in Redis what was committed, without waiting for it."""
-        # At once: the run may begin its next call before the background has its turn.
-        for each in settlement.settled:
-            if each.grant is self._call:
+        """Settle the committed change in Redis, without waiting for it."""
+        # Updated at once: the run may begin its next call before the background task runs.
+        for part in settlement.settled:
+            if part.grant is self._call:
                 self._call = None
-            if each.grant is self._place:
-                self._place = replace(each.grant, amount=Decimal(0), tokens=0, rates=()) if each.keeps else None
-            limits.settle_soon(each.grant, tokens=each.tokens, cost=each.cost, at=each.at, keep=each.keeps)
+            if part.grant is self._place:
+                self._place = replace(part.grant, amount=Decimal(0), tokens=0, rates=()) if part.keeps else None
+            limits.settle_soon(part.grant, tokens=part.tokens, cost=part.cost, at=part.at, keep=part.keeps)
         if settlement.has_ended:
             self._call = self._place = None
             self._tools.clear()
@@ -625,7 +627,7 @@ class _Settled:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """The end of calls, of a run, or of both: what is written with it, and what follows the commit."""
+    """The writes that end calls, a run, or both, and the reservations to settle after their commit."""
 
     reservation: RunReservation
     writes: Sequence[ExtraWrite]
@@ -661,14 +663,14 @@ class LimitedModel:
         self._reservation = reservation
 
     def open(self, request: TurnRequest) -> TurnStream:
-        """Start a turn. Unless its call is reserved already, it is when its events are iterated."""
+        """Start a turn. Its call is reserved when its events are iterated, unless it is reserved already."""
         if (reserved := self._reservation.begin_first_call(request)) is not None:
             return self._model.open(reserved)
         return _LimitedTurn(self._model, request, self._reservation)
 
 
 class CappedModel:
-    """A model whose calls get a maximum of output, once one is known, and may be forbidden to be repeated."""
+    """A model whose calls get a maximum of output, once it is known, and may be marked as not repeatable."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = model

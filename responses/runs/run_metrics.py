@@ -1,4 +1,4 @@
-"""Metrics of runs: what each committed step adds to the counters."""
+"""Metrics of runs, which count each step once it is committed."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -50,7 +50,7 @@ class RunMetrics:
             case ToolsPrepared(calls=calls):
                 self._count_calls(calls)
             case ToolsStarted(calls=started):
-                self._started = {**(self._started or {}), **{each.call.call_id: step.started_at for each in started}}
+                self._started = {**(self._started or {}), **{start.call.call_id: step.started_at for start in started}}
             case ToolFinished():
                 self._count_finished(step)
             case RunEnded():
@@ -83,9 +83,9 @@ class RunMetrics:
         )
 
     def _count_calls(self, calls: Sequence[CallRecord]) -> None:
-        for each in calls:
-            if (status := _UNEXECUTED.get(each.state)) is not None:
-                metrics.count_tool_call(tool_type=each.kind, status=status)
+        for record in calls:
+            if (status := _UNEXECUTED.get(record.state)) is not None:
+                metrics.count_tool_call(tool_type=record.kind, status=status)
 
     def _count_finished(self, step: ToolFinished) -> None:
         started = (self._started or {}).pop(step.call.call_id, None)

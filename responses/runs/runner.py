@@ -56,15 +56,15 @@ PING_SECONDS = 10
 UNREAD_BYTES = 1024 * 1024
 # The most that is handed to the connection at once, apart from single events that are larger.
 _PIECE_BYTES = 256 * 1024
-# How often a process checks for runs that it has lost without notifications, and with them: one may be lost.
+# Intervals of a process's check for lost runs, without notifications and with them: a notification may be lost.
 _POLL_SECONDS, _NOTIFIED_POLL_SECONDS = 0.5, 3.0
-# What a group of runs needs to be stored by one process that shuts down.
+# The time in which a process that shuts down stores a group of runs.
 _NOTIFY_SECONDS = 0.03
 # Without a step for this long, a run waits: chunks and tool calls of active runs follow each other faster.
 _WAITS_AFTER_SECONDS = 0.25
 _INTERNAL_ERROR = Failure.of(ServerError("The server had an error while processing your request."))
 _CANCELLED = Ending(status="cancelled")
-# Most of them were cancelled or deleted, which a repeated request would undo.
+# Final, because most of these runs were cancelled or deleted, which a repeated request would undo.
 _ENDED_ELSEWHERE = Failure.of(ServerError("The run was ended by another process.", headers=FINAL))
 
 
@@ -82,7 +82,7 @@ class StreamFormat(Protocol):
         ...
 
     def close(self) -> bytes:
-        """Return what ends the stream of a run that has ended without a last event."""
+        """Return the bytes that end the stream of a run that has ended without a last event."""
         ...
 
 
@@ -90,10 +90,10 @@ class LiveRun:
     """A run in this process.
 
     `opening` holds the bytes of the first events, which follow from the committed response. `grace_seconds` is how long
-    a stored run continues without its client; None: until it ends. An unstored run stops immediately. `claim` is that
-    of a worker's background run, `warnings` are for the client that created the run. Without a `stream_format` the
-    stream is that of the Responses API. A run that is not `is_streamed` keeps no bytes for its client.
-    `encrypted_secrets` returns what workers need to know about the request, besides what is stored. A stream waits for
+    a stored run continues without its client; None: until it ends. An unstored run stops immediately. `claim` is the
+    worker's claim of a background run, `warnings` are for the client that created the run. Without a `stream_format`
+    the stream has the format of the Responses API. A run that is not `is_streamed` keeps no bytes for its client.
+    `encrypted_secrets` returns the data of the request that workers need besides the stored data. A stream waits for
     the `first_answer` of the upstream.
     """
 
@@ -131,7 +131,7 @@ class LiveRun:
         self._ready: list[bytes] = []
         self._unread = 0
         self._wake = TimedEvent(PING_SECONDS)
-        # Only while the run waits for its client, as few ever do: an event takes 0.8 KB.
+        # Set only while the run waits for its client, as few runs ever do: an event takes 0.8 KB.
         self._has_room: asyncio.Event | None = None
         self._disconnect: Callable[[], None] | None = None
         self.next_sequence = recorder.next_sequence
@@ -453,14 +453,14 @@ class LiveRun:
         if self.end is not None:
             return
         if self.misses_database or expired_before() > self.leased_until:
-            # The database was away for so long that the run was taken for dead.
+            # The database was unavailable for so long that other processes considered the run dead.
             self._has_lost_database = True
         # The end is only for the client of this connection; nothing of it is stored.
         self.end = self._run.interrupt(failed(DATABASE_LOST if self._has_lost_database else _ENDED_ELSEWHERE))
         if not self._has_lost_database:
             self._keep(DONE_FRAME if self._format is None else self._format.close())
         elif not self.identity.in_worker:
-            # The client has waited long enough; what follows has a time of its own.
+            # The client need not wait any longer; the rest has its own time limit.
             self._given_up.set()
             self._wake.set()
             wait_limit.start()
@@ -513,7 +513,7 @@ class _Registry:
                 for run in runs.values():
                     run.misses_database = True
                 continue
-            # What is lost keeps its time, which tells whether it was lost because the database was away.
+            # A lost run keeps its `leased_until`, which shows whether it was lost because the database was unavailable.
             for response_id in lost:
                 runs[response_id].lose()
             for response_id in renewed:
@@ -555,9 +555,9 @@ class _Registry:
 
 
 def _has_effects(step: Step) -> bool:
-    """Return true if the client must learn from events what the run has done, although its model was not asked."""
-    # If it repeated the request, it would repeat the effects of the calls that it has approved. Of a tool server that
-    # cannot be used, the events say which one.
+    """Return true if the client must learn from events what the run has done, although no model was called."""
+    # If the client repeated the request, it would repeat the effects of the calls that it has approved. If a tool
+    # server cannot be used, the events name it.
     return isinstance(step, ToolsStarted) or (isinstance(step, ToolsPrepared) and step.failure is not None)
 
 
@@ -621,7 +621,7 @@ async def drain(*, seconds_left: Callable[[], float], notify_workers: Callable[[
         for run in movable:
             run.hand_over_after_step(notification.soon)
         first = len(movable) if first is None else first
-        # The newest first: of their turns, the least is repeated.
+        # The newest first, because the least of their turns has to be repeated.
         movable.sort(key=lambda run: run.identity.created_at, reverse=True)
         for run in movable[: surplus(len(movable), first=first, part_left=left / seconds)]:
             run.stop_now()

@@ -102,7 +102,7 @@ def chain(*, team_id: str, response_id: str) -> Chain | None:
 
 def reject_oversized_context(characters: int) -> None:
     """Raise `ContextTooLong` for a context that is larger than the largest request body."""
-    # Small requests can add up to it, so it is checked before the items are parsed.
+    # Small requests can add up to a large context, so its size is checked before the items are parsed.
     if characters > settings.MAX_BODY_BYTES:
         raise ContextTooLong
 
@@ -201,7 +201,7 @@ class ResponseFilter:
 
 def list_responses(*, team_id: str, filters: ResponseFilter, page: PageRequest) -> Page[Response]:
     """Return a page of a team's stored responses, ordered by creation time."""
-    # Without what only the console shows.
+    # Without the columns that only the console shows.
     rows = Response.objects.filter(team_id=team_id, stored=True).defer("spans", "claims")
     conditions = {
         "model": filters.model,

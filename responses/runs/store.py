@@ -1,4 +1,4 @@
-"""Write what runs produce: changes that are committed in groups, each guarded by the lease of its run.
+"""Write the results of runs: changes that are committed in groups, each guarded by the lease of its run.
 
 A change inserts rows and may update its response. The update is conditional: it names the lease token and applies only
 to a response that has not ended. If it matches no row, because the run was cancelled or resumed by another process,
@@ -167,9 +167,9 @@ class Change:
         return self.reservation.reservation_id if self.reservation else None
 
 
-# A group is a transaction of few fixed statements, so that each is prepared once for a connection: one that sets the
-# scene, one for each kind of guard that occurs, and one for each table that gets rows. The guards collect the responses
-# for which they hold in a setting of the transaction, which the statements after them read.
+# A group is a transaction of few fixed statements, so that each is prepared once for a connection: one for the
+# settings, one for each kind of guard that occurs, and one for each table that gets rows. The guards collect the
+# responses for which they hold in a setting of the transaction, which the statements after them read.
 #
 # A prepared plan outlives the statistics that it was made with, and a table that was small then must not be read as a
 # whole for every group later. So only index scans and nested loops are allowed, and the keys are given twice: in the
@@ -271,7 +271,7 @@ _OPEN = _guard(f"""
     FOR UPDATE OF call
 """)  # noqa: S608 - constants only
 # The last guard, because it revokes others: a change whose reservation was lost is marked by "!". FOR SHARE: a rebuild
-# of the limits' state waits for this commit and then finds the reservation, or this waits for the rebuild.
+# of the limits' state waits for this commit and then finds the reservation, or this statement waits for the rebuild.
 _RESERVED = Statement(f"""
     WITH given AS MATERIALIZED (
         SELECT * FROM json_to_recordset($1::json) AS new (id text, team_id text, epoch bigint, is_alone boolean)
@@ -346,7 +346,8 @@ class MarkedWriter:
         self.name = new_id("writer")
         self._batch = 0
         self._pipeline = StatementPipeline(lambda: make_conninfo(conninfo(), application_name=self.name))
-        # Kept: on an event loop, `connection` is another object in every task, 3.5 KB that only the collector frees.
+        # Kept, because on an event loop `connection` is another object in every task: 3.5 KB that only the garbage
+        # collector frees.
         self._wrapped_errors = connection.wrap_database_errors
 
     async def apply(self, changes: Sequence[Change]) -> list[Exception | None]:
@@ -390,7 +391,11 @@ def apply(changes: Sequence[Change]) -> list[Exception | None]:
 
 
 def _outcomes(changes: Sequence[Change], *, held: bytes | None) -> list[Exception | None]:
-    """`held` are the ids of the responses whose guard held, separated by commas; after "!", of lost reservations."""
+    """Return the outcomes of the changes, in order.
+
+    `held` contains the ids of the responses whose guard held, separated by commas; after "!", those of lost
+    reservations.
+    """
     ids = {name.decode() for name in (held or b"").split(b",")}
 
     def outcome(guard: str | None) -> Exception | None:
@@ -463,7 +468,7 @@ atexit.register(_large_writes.close)
 def submit_new(change: Change) -> "asyncio.Future[None]":
     """Submit the change that stores a new response. Await the future for the commit.
 
-    That of a large request is written by another event loop over another connection: with an image of 20 MB, the
+    The change of a large request is written by another event loop over another connection: with an image of 20 MB, the
     changes of other runs in the same group would wait 0.8 s, and the event loop 40 ms.
     """
     if not is_large():

@@ -38,8 +38,8 @@ def usage_columns(usage: Usage, prices: PriceList, *, at: datetime, tier: str = 
     tier = usage.service_tier or tier
     quantities = Quantities(
         **{name: getattr(usage, name) for name in _QUANTITIES},
-        # A call that used nothing was refused or failed before it began. Each image counts as one: where they have a
-        # price per call, a request for four of them costs four times as much.
+        # A call that used nothing was refused or failed before it began. Each image counts as one call: with a price
+        # per call, a request for four images costs four times as much.
         calls=(usage.images or 1) if any(getattr(usage, name) for name in _QUANTITIES) or usage.images else 0,
     )
     cost = prices.cost(quantities, tier=tier, at=at)
@@ -57,9 +57,11 @@ def waive(record: Row) -> None:
         record.values["cost"] = Decimal(0)
 
 
-_QUANTITIES = tuple({each.name for each in fields(Usage)} & {each.name for each in fields(Quantities)})
+_QUANTITIES = tuple({column.name for column in fields(Usage)} & {column.name for column in fields(Quantities)})
 # Cached audio and image tokens are in the applied prices only.
-_COLUMNS = tuple({each.name for each in fields(Usage)} - {"cached_audio_tokens", "cached_image_tokens", "service_tier"})
+_COLUMNS = tuple(
+    {column.name for column in fields(Usage)} - {"cached_audio_tokens", "cached_image_tokens", "service_tier"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +117,11 @@ class RoutedCall:
         is_request: bool = True,
         is_stream: bool = False,
     ) -> int | None:
-        """Reserve what the call needs of the limits. Return the maximum of output that they allow if none is given.
+        """Reserve the limits that the call needs. Return the maximum of output that they allow if none is given.
 
-        `most` returns the most that the call can be billed, `input_tokens` is an estimate. `service_tier` is the
-        requested one. Not `is_request`: a call inside of a run, which has a place already. Raises the error of the
-        limit that refuses the call.
+        `most` returns the largest quantities that the call can be billed for, `input_tokens` is an estimate.
+        `service_tier` is the requested one. Without `is_request`, the call is part of a run, which has a place already.
+        Raises the error of the limit that refuses the call.
         """
         principal = self.principal if is_request else await directory.awith_limits(self.principal)
         if not is_limited(principal):
@@ -152,9 +154,9 @@ class RoutedCall:
         return grant.max_output_tokens if grant is not None else None
 
     async def open(self, object_id: str) -> None:
-        """Store what is needed to record the call if this process dies during it. `write` must follow.
+        """Store the row from which the call is recorded if this process dies during it. `write` must follow.
 
-        Nothing may be sent to the upstream before.
+        Nothing may be sent to the upstream before the row is stored.
         """
         estimate = self._record(
             Usage(input_tokens=self.estimate_input(), estimated=True),
@@ -164,13 +166,15 @@ class RoutedCall:
             ended=self.began,
             upstream_request_id="",
         )
-        row = open_calls.open_row(self.id, estimate, reserved=dict(one.amount for one in self.reservations))
+        row = open_calls.open_row(
+            self.id, estimate, reserved=dict(reservation.amount for reservation in self.reservations)
+        )
         team_id = self.principal.team_id
         commit = asyncio.ensure_future(submit_new(Change(team_id=team_id, insert=[row])))
         try:
             await asyncio.shield(commit)
         except asyncio.CancelledError:
-            # It may be stored even so. Nothing was sent, and nothing will be.
+            # The row may be stored nevertheless. Nothing was sent, and nothing will be.
             await asyncio.wait([commit])
             extra = [write for reservation in self.reservations for write in reservation.settlement(())]
             await submit_new(Change(team_id=team_id, extra=[open_calls.close(self.id), *extra]))
@@ -181,7 +185,7 @@ class RoutedCall:
 
     @asynccontextmanager
     async def recorded(self, spent: Callable[[str], Spent], *, success: str = "stop") -> AsyncIterator[None]:
-        """Write the usage record when the block ends. `spent` returns what it says for an outcome."""
+        """Write the usage record when the block ends. `spent` returns the object and the usage for an outcome."""
         await self.open(spent("failed")[0])
         outcome = "failed"
         try:
@@ -220,15 +224,15 @@ class RoutedCall:
             upstream_request_id=self.attempts[-1].request_id if self.attempts else "",
         )
         records = [*lost, record]
-        is_estimated = any(one.values["estimated"] for one in records)
+        is_estimated = any(row.values["estimated"] for row in records)
         if is_estimated and not await directory.bills_estimates.aget(self.principal.team_id):
-            for one in records:
-                waive(one)
+            for row in records:
+                waive(row)
         open_calls.of_loop().discard(self.id)
         try:
             await submit_new(self._end(records, rows, call=CallGuard(call_id=self.id)))
         except LeaseLost:
-            # This process was taken for dead, and another one has written an estimate.
+            # Another process considered this one dead, and has written an estimate.
             records = []
             await submit_new(self._end(records, rows))
         count_usage(records)

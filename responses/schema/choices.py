@@ -97,14 +97,14 @@ def check_choice(choice: ToolChoice | None, tools: Sequence[ToolParam]) -> None:
     if choice is None or isinstance(choice, str):
         return
     available = [label for tool in tools for label in tool.labels()]
-    for one in choice.tools if isinstance(choice, AllowedTools) else [choice]:
-        label = _label(one)
+    for tool in choice.tools if isinstance(choice, AllowedTools) else [choice]:
+        label = _label(tool)
         if label not in available:
             raise InvalidValue(
-                f"Tool choice '{label[1] or one.type}' not found in 'tools' parameter.", param="tool_choice"
+                f"Tool choice '{label[1] or tool.type}' not found in 'tools' parameter.", param="tool_choice"
             )
         # A name may occur in several namespaces. An allowed name then allows all of them, but a forced call needs one.
-        if label[0] != "mcp" and available.count(label) > 1 and one is choice:
+        if label[0] != "mcp" and available.count(label) > 1 and tool is choice:
             raise InvalidValue(
                 f"Tool choice '{label[1]}' is ambiguous: more than one namespace has a tool with this name.",
                 param="tool_choice",
@@ -121,10 +121,10 @@ def is_forced(choice: ToolChoice | None, tools: Sequence[ToolParam]) -> bool:
             wanted = allowed
         case None | str() | AllowedTools():
             return False
-        case one:
-            wanted = [one]
-    return available.isdisjoint(_label(one) for one in wanted)
+        case forced:
+            wanted = [forced]
+    return available.isdisjoint(_label(tool) for tool in wanted)
 
 
-def _label(one: Any) -> Label:
-    return label_of(one.type, one.server_label if isinstance(one, McpChoice) else getattr(one, "name", None))
+def _label(tool: Any) -> Label:
+    return label_of(tool.type, tool.server_label if isinstance(tool, McpChoice) else getattr(tool, "name", None))

@@ -1,7 +1,7 @@
 """Body of `POST /v1/responses`: parsed from JSON into typed values, or rejected with OpenAI's errors.
 
-The fields are in the order in which OpenAI reports their errors. Each parameter is honoured, stored and returned if it
-has no other meaning, or rejected by name. No parameter is ignored.
+The fields are in the order in which OpenAI reports their errors. Each parameter is honoured, or only stored and
+returned if it has no other meaning, or rejected by name. No parameter is ignored.
 """
 
 from difflib import get_close_matches
@@ -62,7 +62,7 @@ Input = Annotated[
 
 
 def _without_default(schema: dict[str, Any]) -> None:
-    # An empty string stands for a value that the prompt brings; clients cannot send it.
+    # An empty string stands for a value that the prompt provides; clients cannot send it.
     schema.pop("default", None)
 
 
@@ -192,7 +192,7 @@ def parse_create(values: dict[str, Any]) -> CreateResponse:
 def add_tools(*tools: type[ToolParam]) -> None:
     """Add the schemas of hosted tools, each under all values of its `type`.
 
-    Call it before the first request. The shell replaces that of the client, which it includes.
+    Call it before the first request. The hosted shell replaces the client's shell, which it includes.
     """
     for tool in tools:
         TOOLS.update(dict.fromkeys(get_args(tool.model_fields["type"].annotation), tool))
@@ -236,7 +236,7 @@ def check_combinations(body: CreateResponse) -> None:
 
 
 def _check_compaction_trigger(body: CreateResponse) -> None:
-    # Items after a trigger would be neither compacted nor answered. A text has none: iterating over its characters
+    # Items after a trigger would be neither compacted nor answered. A text has no items: iterating over its characters
     # took 0.8 s for 9 MB.
     items = () if isinstance(body.input, str) else body.input[:-1]
     for index, item in enumerate(items):
@@ -274,7 +274,7 @@ def _refuse_unsupported_values(body: CreateResponse) -> None:
             param="background_options.completion_window",
         )
     if body.background_options and body.background_options.continuation_id is not None:
-        # It orders the requests of the longer windows.
+        # It orders the requests of longer completion windows.
         raise UnsupportedParameter(
             "The parameter 'background_options.continuation_id' is not supported by this server.",
             param="background_options.continuation_id",

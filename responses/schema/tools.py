@@ -365,7 +365,7 @@ def check_tools(tools: Sequence[Any], *, param: str) -> None:
     """Raise the API error of tools that are invalid together or not supported; `param` is the path of the list."""
     for index, tool in enumerate(tools):
         tool.check(tools, param=f"{param}[{index}]")
-        if tool.only_one and any(tool.only_one == other.only_one for other in tools[:index]):
+        if tool.only_one and any(tool.only_one == earlier.only_one for earlier in tools[:index]):
             raise InvalidValue(f"Invalid 'tools': only one {tool.only_one} is allowed.", param=f"{param}[{index}]")
     taken: set[str] = set()
     names = [(name, f"{param}[{i}]{where}") for i, tool in enumerate(tools) for name, where in tool.upstream_names()]

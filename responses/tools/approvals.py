@@ -61,10 +61,12 @@ def approval_answers(given: Sequence[object], items: Sequence[StoredItem]) -> li
     made = {item.approval_request_id for item in items if isinstance(item, McpCall)}
     return [
         ApprovalAnswer(
-            request=requests[one.approval_request_id], request_id=one.approval_request_id, approve=one.approve
+            request=requests[answer.approval_request_id],
+            request_id=answer.approval_request_id,
+            approve=answer.approve,
         )
-        for one in responses
-        if one.approval_request_id not in made
+        for answer in responses
+        if answer.approval_request_id not in made
     ]
 
 

@@ -43,7 +43,7 @@ def answer_card(title: str, *parts: Any, icon: str = "output", note: str = "retu
 
 
 def setting_card(title: str, *parts: Any, icon: str = "tune", note: str = "") -> Card:
-    """Return the card of an item that is neither."""
+    """Return the card of an item that is neither a call nor an output."""
     return Card(kind="setting", icon=icon, title=title, parts=parts, note=note)
 
 

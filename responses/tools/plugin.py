@@ -88,15 +88,15 @@ class ToolPlugin:
         return self.kind
 
     async def limitation(self, tool: ToolParam, *, team_id: str) -> Limitation | None:
-        """Return what a tool of one of our `types` cannot do on this server; None if it can be used as requested."""
+        """Return the limitation of a tool of one of our `types` on this server; None if it can be used as requested."""
         return None
 
     async def resolve(self, request: NewToolRequest) -> Any:
-        """Check a new request and return what its tools need; raise the API error of a tool that cannot be used."""
+        """Check a new request and return the data for its tools; raise the API error of a tool that cannot be used."""
         return None
 
     def restore(self, request: ToolRequest, secrets: str) -> Any:
-        """Return what the tools of a resumed run need; runs in a database thread.
+        """Return the data that the tools of a resumed run need; runs in a database thread.
 
         `secrets` is what `secrets` returned when the response was created.
         """

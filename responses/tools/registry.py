@@ -1,4 +1,4 @@
-"""Tool registry: the plug-ins that the settings name, and the tools of a run, built from those its request enables."""
+"""Tool registry: the plug-ins that the settings list, and the tools of a run, from the plug-ins its request enables."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -111,7 +111,7 @@ async def create_tools(
             )
         return RunTools(toolbox=Toolbox())
     if not params and not answers:
-        # Most requests have no tools. The rest would find nothing in 15 us.
+        # Most requests have no tools. The code below would take 15 us to find nothing.
         return RunTools(toolbox=Toolbox())
     request = NewToolRequest(
         tools=shown_tools(params),

@@ -34,7 +34,7 @@ def sample_object_id(event_type: str) -> str:
 
 
 def sample_data(event_type: str) -> dict[str, Any]:
-    """Return what a sample event has besides the id of its object."""
+    """Return the data of a sample event besides the id of its object."""
     if event_type != "budget.alert":
         return {}
     return {
@@ -51,7 +51,7 @@ def sample_data(event_type: str) -> dict[str, Any]:
 
 def payload(delivery: WebhookDelivery) -> bytes:
     """Return the body of a delivery as JSON. It is identical at every attempt."""
-    # Of objects only the id: receivers retrieve them, with their current state and their own permissions.
+    # Only the id of the object is sent: receivers retrieve the object in its current state, with their own permissions.
     body: dict[str, Any] = {
         "id": delivery.event_id,
         "object": "event",

@@ -1,4 +1,4 @@
-"""Webhooks as a channel of the outbox: which deliveries are claimed, and what results mean for their endpoints."""
+"""Webhooks as a channel of the outbox: the claim of deliveries, and the effects of results on their endpoints."""
 
 from datetime import datetime, timedelta
 

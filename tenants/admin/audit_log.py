@@ -38,8 +38,8 @@ from tenants.console.roles import STAFF, TeamScoped, everywhere, teams_of
 from tenants.models import AuditEvent, AuditSeal, Role
 
 MAX_EXPORTED_LINES = 50_000
-# Characters: of the filters recorded with an export, and of a user agent and a team's name in the list, where longer
-# ones would make each row as high as a paragraph on a narrow screen.
+# Maximum lengths in characters: of the filters recorded with an export, and of a user agent and a team's name in the
+# list. Longer ones would make each row as high as a paragraph on a narrow screen.
 _MAX_FILTERS, _MAX_AGENT, _MAX_NAME = 500, 41, 40
 _COLUMNS = (
     "occurred_at", "actor", "action", "target", "team_id", "address", "agent", "request_id", "before", "after",

@@ -44,7 +44,7 @@ health_requested = Signal()
 def health_by_route() -> Mapping[tuple[str, str], CallHealth]:
     """Return the call health of all upstreams and models called within 24 hours."""
     answers: Any = health_requested.send(sender=None)
-    return {route: health for _, found in answers for route, health in found.items()}
+    return {route: health for _, answer in answers for route, health in answer.items()}
 
 
 def health_cell(found: CallHealth | None) -> SafeString | str:

@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""Admin pages of invitations. Only administrators see them, as whoever has the link can create an account."""
+"""Admin pages of invitations. Only administrators see them, as anyone with the link can create an account."""
 
 from typing import Any
 
@@ -58,7 +58,9 @@ class InviteAdmin(PlatformOnly):
     ordering = ["-created_at", "-id"]
     readonly_fields = ["state", "address", "teams", "created", "expires", "public_id", "account"]
     state = column("Status", lambda row: badge(invitations.status_of(row), _TONES[invitations.status_of(row)]))
-    teams = column("Teams", lambda row: ", ".join(f"{one['id']} ({one['role']})" for one in row.projects) or "–")
+    teams = column(
+        "Teams", lambda row: ", ".join(f"{project['id']} ({project['role']})" for project in row.projects) or "–"
+    )
     public_id = id_column()
     account = column("Account", lambda row: row.accepted_by.get_username() if row.accepted_by else "–")
     created = time_column("Created", "created_at", ordering="created_at")

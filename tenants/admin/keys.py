@@ -106,7 +106,7 @@ class SourceFilter(DropdownFilter):
 
 def state_of(key: ApiKey) -> SafeString:
     """Return a badge with the effective status of a key."""
-    # In the order in which authentication checks them: the first one that applies is what clients get.
+    # In the order in which authentication checks them: clients get the error of the first one that applies.
     present = now()
     if key.revoked_at is not None:
         return badge("revoked", "danger", f"since {key.revoked_at:%Y-%m-%d %H:%M} UTC")
@@ -132,7 +132,7 @@ class KeyAdmin(AuditedAdmin, TeamScoped):
     list_filter_submit = True
     list_fullwidth = True
     list_select_related = ["team", "created_by"]
-    # Prefix and last four characters are what users see of a key in logs.
+    # Logs show the prefix and the last four characters of a key.
     search_fields = ["name", "purpose", "prefix", "last_four", "id"]
     ordering = ["-created_at", "-id"]
     actions_row = ["revoke"]

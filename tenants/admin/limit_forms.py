@@ -91,15 +91,15 @@ class LimitsForm(forms.Form):
 
     def __init__(self, data: Any = None, *, found: LimitSet | None, may_raise: bool) -> None:
         rows = found.budgets.order_by("pk") if found is not None else ()
-        budgets = {(one.period, one.is_hard): one for one in rows}
+        budgets = {(budget.period, budget.is_hard): budget for budget in rows}
         self._stored: dict[str, Any] = {name: getattr(found, name, None) for name in LIMITS}
         for period in Period.values:
             for kind, is_hard in KINDS:
                 budget = budgets.get((period, is_hard))
                 self._stored[f"{kind}_{period}"] = budget.amount.normalize() if budget is not None else None
-        # Calls without a price do not count, so that allowing them lifts a hard budget.
+        # Calls without a price do not count, so allowing them loosens a hard budget.
         self._refuses_unknown_prices = any(
-            is_hard and not one.allow_unknown_prices for (_, is_hard), one in budgets.items()
+            is_hard and not budget.allow_unknown_prices for (_, is_hard), budget in budgets.items()
         )
         self._may_raise = may_raise
         initial = dict(self._stored)
@@ -135,7 +135,7 @@ class LimitsForm(forms.Form):
         return cleaned
 
     def save(self, *, team: Team, api_key: ApiKey | None, end_user: str, actor: str) -> None:
-        """Store what was changed."""
+        """Store the limits and budgets that were changed."""
         subject: Mapping[str, Any] = {"team": team, "api_key": api_key, "end_user": end_user, "actor": actor}
         cleaned = self.cleaned_data
         services.set_limits(values={name: cleaned[name] for name in LIMITS}, **subject)
@@ -148,7 +148,7 @@ class LimitsForm(forms.Form):
                     period=period,
                     amount=cleaned[name],
                     is_hard=is_hard,
-                    # Budgets that differ from the first one, whose values the form shows, keep theirs.
+                    # The form shows the options of the first budget; others keep theirs unless they were changed.
                     **{
                         option: cleaned[option]
                         for option in ("alert_percents", "allow_unknown_prices")

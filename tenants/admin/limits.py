@@ -66,8 +66,8 @@ def meters_of(team: Team, found: Sequence[LimitSet]) -> dict[int, list[Meter]]:
 
     The limits of every end user (`*`) have none, as each end user has its own.
     """
-    shared = [one for one in found if not one.end_user]
-    users = [one for one in found if one.end_user not in {"", EVERY_END_USER}][:_MAX_METERED_USERS]
+    shared = [limit_set for limit_set in found if not limit_set.end_user]
+    users = [limit_set for limit_set in found if limit_set.end_user not in {"", EVERY_END_USER}][:_MAX_METERED_USERS]
     caller = Principal(
         team_id=team.pk,
         key_id="",
@@ -82,7 +82,9 @@ def meters_of(team: Team, found: Sequence[LimitSet]) -> dict[int, list[Meter]]:
     )
     try:
         states = {"": status_sync(caller)} if shared else {}
-        states |= {one.end_user: status_sync(replace(caller, limits=()), one.end_user) for one in users}
+        states |= {
+            limit_set.end_user: status_sync(replace(caller, limits=()), limit_set.end_user) for limit_set in users
+        }
     except LimitsUnavailable:
         return {}
     meters: dict[tuple[str, str], list[Meter]] = defaultdict(list)
@@ -107,18 +109,25 @@ def meters_of(team: Team, found: Sequence[LimitSet]) -> dict[int, list[Meter]]:
                     percent=round(100 * taken / budget.amount) if budget.amount else 100,
                 )
             )
-    return {one.pk: meters.get((each.kind, each.id), []) for one in found for each in [subject_limits(one)]}
+    return {
+        limit_set.pk: meters.get((subject.kind, subject.id), [])
+        for limit_set in found
+        for subject in [subject_limits(limit_set)]
+    }
 
 
 @page("limits/<team_id>/meters/", name="limit_meters", viewers=EVERY_ROLE)
 def meters(request: HttpRequest, team_id: str) -> JsonResponse:
-    """Return the meters of a team's limits, which its page reads again and again."""
+    """Return the meters of a team's limits, which its page polls."""
     team = teams_for(request).filter(pk=team_id).first()
     if team is None:
         raise Http404
     found = list(_limit_sets(team)[:MAX_SUBJECTS])
-    shown = [meter for some in meters_of(team, found).values() for meter in some]
-    rows = [{"key": one.key, "text": one.text, "percent": min(one.percent, 100), "tone": one.tone} for one in shown]
+    shown = [meter for group in meters_of(team, found).values() for meter in group]
+    rows = [
+        {"key": meter.key, "text": meter.text, "percent": min(meter.percent, 100), "tone": meter.tone}
+        for meter in shown
+    ]
     return JsonResponse({"meters": rows})
 
 
@@ -180,8 +189,8 @@ def edit_limits(request: HttpRequest, team_id: str) -> HttpResponse:
     if not (may_manage_key(request, api_key) if api_key is not None else may(request, LEADS | OPERATORS, team)):
         raise PermissionDenied
     found = services.find_limit_set(team=team, api_key=api_key, end_user=end_user)
-    # Operators set the limits of a team, which its leads may only lower; leads those of a key, which its developer may
-    # only lower.
+    # Operators set the limits of a team, and its leads may only lower them. Leads set the limits of a key, and its
+    # developer may only lower them.
     may_raise = may(request, LEADS | OPERATORS if api_key is not None or end_user else OPERATORS, team)
     form = LimitsForm(request.POST or None, found=found, may_raise=may_raise)
     back = reverse("admin:tenants_apikey_change", args=[api_key.pk]) if api_key else tab_url(team, "limits")

@@ -40,7 +40,7 @@ def notifications(request: HttpRequest) -> HttpResponse:
         chosen = set(request.POST.getlist("by_mail"))
         for choice in choices:
             by_mail = f"{choice.team_id} {choice.kind.value}" in chosen
-            # What is left at its default keeps following the role.
+            # Choices left at their default keep following the role.
             if by_mail != choice.by_mail:
                 set_choice(user_id=user.pk, team_id=choice.team_id, kinds=[choice.kind], by_mail=by_mail)
         messages.success(request, "Your notifications were saved.")

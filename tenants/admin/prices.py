@@ -83,7 +83,7 @@ class PriceInline(ByRole, TabularInline):
 
 @register(Price)
 class PriceAdmin(AuditedAdmin, PlatformOnly):
-    """All prices. Those without a model are of the platform's hosted tools."""
+    """All prices. Prices without a model belong to the platform's hosted tools."""
 
     form = PriceForm
     list_display = ["what", "model_link", "upstream", "published", "source"]
@@ -117,8 +117,8 @@ class PriceAdmin(AuditedAdmin, PlatformOnly):
         if not listed:
             return "–"
         mine = row.entry()
-        same = [one for one in listed.prices.entries if same_price(one) == same_price(mine)]
-        found = next((one for one in same if one.valid_from == mine.valid_from), None)
+        same = [entry for entry in listed.prices.entries if same_price(entry) == same_price(mine)]
+        found = next((entry for entry in same if entry.valid_from == mine.valid_from), None)
         if found is None:
             return NO_PRICE
         is_equal = found.amount * mine.per == mine.amount * found.per
@@ -140,7 +140,7 @@ def described(comparison: PriceComparison) -> dict[str, Any]:
 
 @page("models/<int:model_id>/prices/", name="model_prices", viewers=OPERATORS)
 def use_published_prices(request: HttpRequest, model_id: int) -> HttpResponseBase:
-    """Give a model the published prices (POST). Those that people entered remain."""
+    """Apply the published prices to a model (POST). Prices that people entered remain."""
     model = Model.objects.select_related("upstream").defer("upstream__api_key").filter(pk=model_id).first()
     if model is None:
         raise Http404

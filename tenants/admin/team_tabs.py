@@ -65,7 +65,7 @@ def tab(name: str, *, title: str, template: str, viewers: Roles = EVERY_ROLE) ->
 def tabs_for(request: HttpRequest, team: Team) -> list[TeamTab]:
     """Return the tabs that the user may see, in display order."""
     found = [_tabs[name] for name in ORDER if name in _tabs]
-    return [each for each in found if may(request, each.viewers, team)]
+    return [team_tab for team_tab in found if may(request, team_tab.viewers, team)]
 
 
 @tab(SETTINGS, title="Settings", template="")
@@ -162,7 +162,7 @@ def models_of(request: HttpRequest, team: Team) -> dict[str, Any]:
 
 def _model_row(model: Model) -> list[Any]:
     prices = model.prices()
-    read, written = (amount(prices.usual(each)) for each in (Dimension.INPUT, Dimension.OUTPUT))
+    read, written = (amount(prices.usual(dimension)) for dimension in (Dimension.INPUT, Dimension.OUTPUT))
     costs = two_lines(f"{read} in", f"{written} out") if prices else NO_PRICE
     name = "all other names" if model.name == "*" else model.name
     window = f"{model.context_window:,}" if model.context_window else "–"

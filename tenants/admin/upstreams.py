@@ -222,7 +222,7 @@ class ModelAdmin(HealthColumn, SharedObjectAdmin):
 
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.name == "upstream":
-            # Without the keys, one of which may be impossible to decrypt.
+            # The keys are not read, as one of them may be impossible to decrypt.
             kwargs["queryset"] = Upstream.objects.defer("api_key").order_by("name")
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
 

@@ -94,7 +94,8 @@ class UsageAdmin(LogAdmin, TeamScoped):
     @display(description="Prices applied")
     def applied_prices(self, row: UsageRecord) -> SafeString | str:
         lines = [
-            (label(each), f"{Decimal(each['quantity']):,f}", amount(Decimal(each["cost"]))) for each in row.prices or ()
+            (label(price), f"{Decimal(price['quantity']):,f}", amount(Decimal(price["cost"])))
+            for price in row.prices or ()
         ]
         return format_html_join(mark_safe("<br>"), "{} × {} = {}", lines) or "–"
 

@@ -80,7 +80,9 @@ class UserAdmin(AuditedAdmin, PlatformOnly, DjangoUserAdmin):  # type: ignore[ty
     )
     add_fieldsets = ((None, {"fields": ["username", "email", "password1", "password2", "is_staff"]}),)
     list_prefetch = ("memberships__team", "authenticator_set")
-    teams = column("Teams", lambda user: ", ".join(str(each.team) for each in user.memberships.all()) or "–")
+    teams = column(
+        "Teams", lambda user: ", ".join(str(membership.team) for membership in user.memberships.all()) or "–"
+    )
     seen = time_column("Last seen", "last_login", missing="never", ordering="last_login")
 
     @override
@@ -113,7 +115,9 @@ class UserAdmin(AuditedAdmin, PlatformOnly, DjangoUserAdmin):  # type: ignore[ty
     @display(description="Second factor")
     def factors(self, user: Any) -> SafeString | str:
         # Recovery codes only replace another factor.
-        kinds = {each.type for each in user.authenticator_set.all()} - {Authenticator.Type.RECOVERY_CODES}
+        kinds = {authenticator.type for authenticator in user.authenticator_set.all()} - {
+            Authenticator.Type.RECOVERY_CODES
+        }
         return format_html_join(" ", "{}", ((badge(_FACTORS[kind], "success"),) for kind in sorted(kinds))) or "–"
 
     # -- sign out ------------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ _TYPES = {
     "user.deleted": "user.deleted",
     "user.updated": "user.updated",
 }
-# Names of OpenAI's fields for ours, by type of event, in `data` of what was created and `changes_requested`.
+# OpenAI's names of our fields, by type of event, in `data` of created objects and in `changes_requested`.
 _FIELDS: dict[str, tuple[str, dict[str, str]]] = {
     "api_key.created": ("data", {"scopes": "scopes"}),
     "api_key.updated": ("changes_requested", {"scopes": "scopes"}),
@@ -92,10 +92,10 @@ _COMPARISONS = ("gt", "gte", "lt", "lte")
 
 def _time_argument() -> QueryArgument:
     def read(query: QueryDict) -> dict[str, datetime]:
-        found = {one: unix_time(query, f"effective_at[{one}]") for one in _COMPARISONS}
-        return {one: at for one, at in found.items() if at is not None}
+        found = {comparison: unix_time(query, f"effective_at[{comparison}]") for comparison in _COMPARISONS}
+        return {comparison: at for comparison, at in found.items() if at is not None}
 
-    schema = {"type": "object", "properties": {one: {"type": "integer"} for one in _COMPARISONS}}
+    schema = {"type": "object", "properties": {comparison: {"type": "integer"} for comparison in _COMPARISONS}}
     return QueryArgument("effective_at", [parameter("effective_at", schema, style="deepObject", explode=True)], read)
 
 
@@ -130,9 +130,9 @@ def _condition(effective_at: Mapping[str, datetime], filters: Mapping[str, list[
     if targets := filters["resource_ids"]:
         condition &= Q(target__in=targets)
     if types := filters["event_types"]:
-        # An own name that stands for one of OpenAI's is not listed, so it selects nothing.
+        # A name of ours that OpenAI has another name for is never listed, so it selects nothing.
         own = {action for action, public in _TYPES.items() if public in types}
-        condition &= Q(action__in=own | {one for one in types if one not in _TYPES})
+        condition &= Q(action__in=own | {event_type for event_type in types if event_type not in _TYPES})
     if filters["actor_ids"] or filters["actor_emails"]:
         condition &= Q(actor__in=_actor_names(filters["actor_ids"], filters["actor_emails"]))
     return condition
@@ -141,22 +141,22 @@ def _condition(effective_at: Mapping[str, datetime], filters: Mapping[str, list[
 def _actor_names(ids: Iterable[str], emails: Iterable[str]) -> set[str]:
     """Return the actors, as the log names them, for ids of users, keys and service accounts and for mail addresses."""
     ids = list(ids)
-    people = User.objects.filter(Q(pk__in=[user_key(one) for one in ids]) | Q(email__in=list(emails)))
+    people = User.objects.filter(Q(pk__in=[user_key(actor_id) for actor_id in ids]) | Q(email__in=list(emails)))
     keys = ApiKey.objects.filter(service_account__in=ids).values_list("pk", flat=True)
     return {
         *(f"user:{person.get_username()}" for person in people),
-        *(f"key:{one}" for one in [*ids, *keys]),
+        *(f"key:{key_id}" for key_id in [*ids, *keys]),
     }
 
 
 def _actors(lines: Iterable[AuditEvent]) -> dict[str, dict[str, Any]]:
-    """Return what is shown of the actors of lines, by their names in the log."""
+    """Return the shown fields of the actors of lines, by their names in the log."""
     names = {line.actor for line in lines}
     people = User.objects.filter(username__in=[name.removeprefix("user:") for name in names])
     keys = ApiKey.objects.filter(pk__in=[name.removeprefix("key:") for name in names])
     found = {
-        f"user:{one.get_username()}": {"id": user_id(one), **({"email": one.email} if one.email else {})}
-        for one in people
+        f"user:{person.get_username()}": {"id": user_id(person), **({"email": person.email} if person.email else {})}
+        for person in people
     }
     for key in keys.select_related("created_by"):
         owner: dict[str, Any] = {}

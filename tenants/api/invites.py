@@ -82,7 +82,7 @@ class InvitesView(ApiView, path="organization/invites"):
             validate_email(body.email)
         except ValidationError as error:
             raise InvalidValue("Invalid 'email': this is no e-mail address.", param="email") from error
-        given = {one.id: (index, one.role) for index, one in enumerate(body.projects or ())}
+        given = {project.id: (index, project.role) for index, project in enumerate(body.projects or ())}
         projects = [
             ProjectRole(team=get_project(project_id, param=f"projects[{index}].id"), role=role)
             for project_id, (index, role) in given.items()

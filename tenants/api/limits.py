@@ -156,16 +156,16 @@ class RateLimitView(ApiView, path="organization/projects/<project_id>/rate_limit
 def _budget(team: Team, *, is_hard: bool) -> Budget | None:
     found = services.find_limit_set(team=team)
     budgets = found.budgets.all() if found else []
-    return next((one for one in budgets if one.period == Period.MONTH and one.is_hard is is_hard), None)
+    return next((budget for budget in budgets if budget.period == Period.MONTH and budget.is_hard is is_hard), None)
 
 
 def _cents(amount: Decimal) -> int:
-    # The console allows fractions of a cent. Rounded down, as nobody can spend more than the budget.
+    # The console allows fractions of a cent. Rounded down, as the team cannot spend more than the budget.
     return int(amount * 100)
 
 
 def _spent(team: Team) -> Decimal:
-    """Return what the team has spent since its month began."""
+    """Return the team's spending since its month began, in US dollars."""
     local = now().astimezone(ZoneInfo(team.time_zone))
     since: datetime = local.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     with scope.team(team.pk):
@@ -257,7 +257,7 @@ def _set_alert(request: ApiRequest, team: Team, body: SetSpendAlert) -> dict[str
     wanted = set()
     with scope.team(team.pk):
         people = Membership.objects.filter(team=team, user__is_active=True).select_related("user")
-        members = {one.user.email.casefold(): one.user_id for one in people if one.user.email}
+        members = {member.user.email.casefold(): member.user_id for member in people if member.user.email}
     for index, address in enumerate(body.notification_channel.recipients):
         param = f"notification_channel.recipients[{index}]"
         try:
@@ -315,7 +315,7 @@ class SpendAlertsView(ApiView, path="organization/projects/<project_id>/spend_al
                 _find_alert(team, cursor, param=param)
         budget = None if page.after or page.before else _budget(team, is_hard=False)
         found = Page(rows=[budget] if budget else [], has_more=False)
-        return Response(found.as_list(present=lambda one: _public_alert(team, one)))
+        return Response(found.as_list(present=lambda alert: _public_alert(team, alert)))
 
 
 class SpendAlertView(ApiView, path="organization/projects/<project_id>/spend_alerts/<alert_id>"):

@@ -123,11 +123,11 @@ class HostedToolPermissionsView(ApiView, path="organization/projects/<project_id
     )
     def post(self, request: ApiRequest, project_id: str, body: UpdateHostedTools) -> Response:
         team = get_project(project_id)
-        given = {kind.value: one.enabled for kind in _TOOLS if (one := getattr(body, kind.value)) is not None}
+        given = {kind.value: setting.enabled for kind in _TOOLS if (setting := getattr(body, kind.value)) is not None}
         if ToolKind.ALL.value in team.tools:
             if all(given.values()):
                 return Response(_public_tools(team))
-            # All tools but some: those that there are now, without those that are added later.
+            # `*` without some becomes a list of the present tools: tools that are added later are not allowed.
             allowed = {kind.value for kind in ToolKind if kind is not ToolKind.ALL}
         else:
             allowed = set(team.tools)

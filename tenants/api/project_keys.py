@@ -58,11 +58,11 @@ class UpdateProjectKey(Wire):
 
 
 def checked_scopes(names: list[str]) -> list[str]:
-    """Return the scopes of a team's key for those of a request; raises `InvalidValue`."""
+    """Convert the scopes of a request to scopes of a team's key; raises `InvalidValue`."""
     chosen: dict[str, None] = {}
     for index, name in enumerate(names):
         if name == _READ_ONLY:
-            chosen |= dict.fromkeys(one.value for one in Scope if one.value.endswith(".read"))
+            chosen |= dict.fromkeys(choice.value for choice in Scope if choice.value.endswith(".read"))
         elif name in Scope.values:
             chosen[name] = None
         else:
@@ -80,7 +80,7 @@ def _owned_keys(team: Team) -> QuerySet[Any]:
 
 
 def public_key(key: Any, *, role: str | None) -> dict[str, Any]:
-    """Return the `organization.project.api_key` object of a key of `_owned_keys`; `role` is that of its owner."""
+    """Return the `organization.project.api_key` object of a key of `_owned_keys`; `role` is its owner's role."""
     account, person = key.service_account, key.created_by
     owner: dict[str, Any] = {"type": None, "user": None, "service_account": None}
     if account is not None:

@@ -69,7 +69,10 @@ class UpdateProjectUser(Wire):
 def public_user(user: User) -> dict[str, Any]:
     """Return the `organization.user` object of the API. Must run inside a scope that sees every team."""
     memberships = Membership.objects.filter(user=user).select_related("team").order_by("pk")
-    projects = [{"id": one.team.pk, "name": one.team.name, "role": public_role(one.role)} for one in memberships]
+    projects = [
+        {"id": membership.team.pk, "name": membership.team.name, "role": public_role(membership.role)}
+        for membership in memberships
+    ]
     return {
         "id": user_id(user),
         "object": "organization.user",
@@ -113,7 +116,9 @@ class UsersView(ApiView, path="organization/users"):
         if emails:
             rows = rows.filter(email__in=emails)
         with scope.every_team():
-            found = keyset(rows, page=page, find=lambda one: get_user(one, param="after"), unknown=NotFound, by=["pk"])
+            found = keyset(
+                rows, page=page, find=lambda user_id: get_user(user_id, param="after"), unknown=NotFound, by=["pk"]
+            )
             return Response(found.as_list(present=public_user))
 
 
@@ -185,7 +190,7 @@ class ProjectUsersView(ApiView, path="organization/projects/<project_id>/users")
             found = keyset(
                 Membership.objects.filter(team=team, user__is_active=True).select_related("user"),
                 page=page,
-                find=lambda one: get_member(team, one, param="after"),
+                find=lambda user_id: get_member(team, user_id, param="after"),
                 unknown=NotFound,
                 by=["pk"],
             )

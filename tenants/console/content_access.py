@@ -79,7 +79,7 @@ def read_allowed(request: HttpRequest, row: Any) -> bool:
 
 
 def audit_team_reads(who: Viewer, team_ids: Iterable[str]) -> None:
-    """Record that a user reads excerpts of many objects of these teams: one line per team of others."""
+    """Record that a user reads excerpts of many objects of these teams: one line per team, except for their own."""
     foreign = {team_id for team_id in team_ids if team_id not in who.roles}
     if not foreign:
         return

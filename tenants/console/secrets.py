@@ -31,7 +31,7 @@ def forget_field(label: str) -> forms.BooleanField:
 
 
 def secret_badge(row: Any) -> SafeString:
-    """Return a badge that tells whether a secret is set."""
+    """Return a badge that shows whether a secret is set."""
     return badge("set", "success") if row.has_secret else badge("none")
 
 
@@ -67,7 +67,7 @@ class WriteOnlySecrets(ModelAdmin):
     destination_field = ""
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        # The database tells whether a secret is set without decrypting it.
+        # The database checks whether a secret is set, without decrypting it.
         is_set = ExpressionWrapper(~Q(**{self.form.secret: ""}), output_field=BooleanField())
         rows: QuerySet[Any] = super().get_queryset(request).defer(self.form.secret).annotate(has_secret=is_set)
         return rows

@@ -46,7 +46,7 @@ def page(route: str, *, name: str, viewers: Roles = EVERY_ROLE) -> Callable[[Vie
     """Register a function as the page `/admin/<route>`, for these roles and for administrators."""
 
     def register(view: View) -> View:
-        # Found when the process starts, and not when one page silently replaces the other.
+        # Checked when the process starts: otherwise, one page would silently replace the other.
         if name in _pages:
             raise ValueError(f"There are two pages named '{name}'.")
         _pages[name] = ConsolePage(route=route, name=name, view=view, viewers=viewers)
@@ -57,7 +57,10 @@ def page(route: str, *, name: str, viewers: Roles = EVERY_ROLE) -> Callable[[Vie
 
 def page_urls() -> list[URLPattern]:
     """Return the URL patterns of all pages."""
-    return [path(each.route, admin.site.admin_view(each.serve), name=each.name) for each in _pages.values()]
+    return [
+        path(console_page.route, admin.site.admin_view(console_page.serve), name=console_page.name)
+        for console_page in _pages.values()
+    ]
 
 
 def may_open(request: HttpRequest, name: str) -> bool:

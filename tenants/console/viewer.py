@@ -49,7 +49,7 @@ def viewer_of(user: User) -> Viewer:
     # `is_staff` is Django's permission to sign in to the admin, and not a role of the platform.
     if not (user.is_authenticated and user.is_active and user.is_staff):
         return Viewer()
-    # Every team: the viewer is what row-level security is later derived from.
+    # Every team: row-level security is later derived from the viewer.
     with scope.every_team():
         memberships = list(Membership.objects.filter(user=user))
         roles = {row.team_id: Role(row.role) for row in memberships}

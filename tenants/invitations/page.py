@@ -25,9 +25,9 @@ class AccountForm(BaseUserCreationForm[User]):
         fields = ["username", "first_name", "last_name"]
 
     def clean_username(self) -> str:
-        """Refuse the name of a user in other letters, and addresses except the own one.
+        """Refuse a username that exists in upper or lower case, and e-mail addresses other than the user's own.
 
-        Leads add people by username or e-mail address, and would add whoever is named like the address of another.
+        Leads add people by username or e-mail address, and could add a user whose name is the address of another.
         """
         username: str = self.cleaned_data["username"]
         if User.objects.filter(username__iexact=username).exists():

@@ -52,7 +52,7 @@ def create_invite(*, email: str, projects: Iterable[ProjectRole], actor: str) ->
         raise EmailTaken
     with scope.every_team():
         at = now()
-        roles = [{"id": one.team.pk, "role": one.role} for one in projects]
+        roles = [{"id": project.team.pk, "role": project.role} for project in projects]
         invite = Invite.objects.create(email=email, projects=roles, created_at=at, expires_at=at + LIFETIME)
         after = {"email": email, "role": "reader", "projects": roles}
         audit(team_id=None, actor=actor, action="invite.sent", target=invite.pk, after=after)
@@ -86,7 +86,7 @@ def find_pending(addresses: Iterable[str]) -> Invite | None:
     """Return the newest pending invitation of one of these verified e-mail addresses, or None."""
     wanted = {address.casefold() for address in addresses if address}
     pending = Invite.objects.filter(accepted_at=None, expires_at__gt=now()).order_by("-created_at")
-    return next((one for one in pending if one.email.casefold() in wanted), None)
+    return next((invite for invite in pending if invite.email.casefold() in wanted), None)
 
 
 def accept(invite: Invite, *, values: Mapping[str, str]) -> User:
@@ -114,23 +114,23 @@ def accept(invite: Invite, *, values: Mapping[str, str]) -> User:
 def join(invite: Invite, user: User) -> None:
     """Mark an invitation as accepted by a new user and add the user to its teams.
 
-    Deletes all others of the address, so that it has one account. Raises `NotPending`.
+    Deletes all other invitations of the address, so that it has one account. Raises `NotPending`.
     """
     actor = f"user:{user.get_username()}"
     with scope.every_team():
         # Locked in the same order by everyone, as two links to one address may be used at the same time.
         same_address = Invite.objects.select_for_update().filter(email__iexact=invite.email, accepted_at=None)
-        others = [one for one in same_address.order_by("pk") if one.pk != invite.pk]
+        duplicates = [row for row in same_address.order_by("pk") if row.pk != invite.pk]
         # Conditional update: of two people with the same link, one creates an account.
         pending = Invite.objects.filter(pk=invite.pk, accepted_at=None, expires_at__gt=now())
         if not pending.update(accepted_at=now(), accepted_by=user):
             raise NotPending
         audit(team_id=None, actor=actor, action="invite.accepted", target=invite.pk, after={"email": invite.email})
-        # Not accepted as well: whoever has this link may not have theirs, which may lead to other teams.
-        for other in others:
-            delete_invite(invite=other, actor=actor)
-        # Archived since then, or deleted: left out.
-        teams = Team.objects.filter(suspended_at=None).in_bulk([one["id"] for one in invite.projects])
-        for one in invite.projects:
-            if (team := teams.get(one["id"])) is not None:
-                add_member(team=team, user=user, role=role_of(one["role"]), actor=actor)
+        # Deleted and not accepted: the holder of this link may not have theirs, which may lead to other teams.
+        for duplicate in duplicates:
+            delete_invite(invite=duplicate, actor=actor)
+        # Teams that were archived or deleted since then are left out.
+        teams = Team.objects.filter(suspended_at=None).in_bulk([project["id"] for project in invite.projects])
+        for project in invite.projects:
+            if (team := teams.get(project["id"])) is not None:
+                add_member(team=team, user=user, role=role_of(project["role"]), actor=actor)

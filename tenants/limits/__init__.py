@@ -1,4 +1,4 @@
-"""Limits and budgets: checked and reserved before work starts, settled with what it used.
+"""Limits and budgets: checked and reserved before work starts, settled with its actual usage.
 
 One Lua script in Redis decides (`script.lua`); PostgreSQL has the rows from which its state is rebuilt. How it stays
 exact is described in docs/concepts/limits.md.

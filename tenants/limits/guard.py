@@ -1,4 +1,4 @@
-"""Reserve, settle and release: the calls to the script, the rebuild of its state, and what happens without Redis."""
+"""Reserve, settle and release: the calls to the script, the rebuild of its state, and the behaviour without Redis."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ from tenants.limits.values import Demand, Grant, LimitStatus
 from tenants.principal import Principal, SubjectLimits
 
 logger = logging.getLogger(__name__)
-# A rebuild takes milliseconds, with much spending to add up seconds.
+# A rebuild takes milliseconds, or seconds if it has to add up much spending.
 _PATIENCE_SECONDS = 5.0
 _POLL_SECONDS = 0.02
 _LOCK_MS = 5000
@@ -43,7 +43,7 @@ _ERRORS = metrics.REDIS_ERRORS.labels("limits")
 
 
 async def reserve(principal: Principal, demand: Demand, *, reservation_id: str) -> Grant:
-    """Check all limits and reserve what is demanded of them.
+    """Check all limits and reserve the demand.
 
     A grant that `needs_row` must be stored before its work starts. Raises `RateLimited`, `InsufficientQuota` or
     `RequestTooLargeForLimit`, `PriceUnknown`, and `LimitsUnavailable` without Redis.
@@ -54,9 +54,9 @@ async def reserve(principal: Principal, demand: Demand, *, reservation_id: str) 
 
 
 async def renew(grant: Grant, principal: Principal, demand: Demand) -> Grant:
-    """Reserve again what could not be stored because the state was rebuilt. Takes nothing of the rates.
+    """Repeat a reservation that could not be stored because the state was rebuilt. Takes nothing of the rates.
 
-    Raises the same errors as `reserve`; then nothing is reserved any more.
+    Raises the same errors as `reserve`; after an error, nothing is reserved any more.
     """
     own = await _own(principal, demand.end_user)
     plan = _checked(principal, demand, make_plan(principal, demand, own, reservation_id=grant.id))
@@ -119,7 +119,7 @@ def settle_sync(
 
 
 async def release(grant: Grant) -> None:
-    """Give back what a grant has reserved, of whose work nothing was done, or nothing that is not settled yet.
+    """Release the reservation of a grant whose work was not done, or was settled as far as it was done.
 
     The row, if it was stored, must have been deleted. Requests remain counted.
     """
@@ -171,7 +171,7 @@ def applying_sync(principal: Principal, end_user: str = "") -> list[SubjectLimit
 async def rebuild(team_id: str) -> None:
     """Load the state of a team from PostgreSQL. Raises `redis.RedisError`."""
     token, lock = new_id("rebuild"), script.state_keys(team_id)[2]
-    # Before the rows are read: what is settled from then on is listed for the load.
+    # Set before the rows are read: the script lists settlements from this moment on, for the load.
     await script.loop_client().set(lock, token, px=_LOCK_MS)
     document = await in_db_thread(lambda: read_state(team_id))
     await script.arun(team_id, (), {**document, "token": token})
@@ -205,7 +205,7 @@ def _reserve_sync(plan: Plan, *, after: int) -> Grant:
 
 
 async def _run(plan: Plan, op: str, *, after: int) -> script.Reply:
-    """Run the script, after rebuilding the state if it is missing or no later than `after`."""
+    """Run the script, after rebuilding the state if it is missing or its epoch is no later than `after`."""
     team_id, keys, document = plan.principal.team_id, plan.keys, plan.document(op, after=after)
     waits_until, deadline = time.monotonic() + _WAIT_SECONDS, time.monotonic() + _PATIENCE_SECONDS
     reply = await script.arun(team_id, keys, document)
@@ -222,7 +222,7 @@ async def _run(plan: Plan, op: str, *, after: int) -> script.Reply:
             await rebuild(team_id)
             reply = await script.arun(team_id, keys, document)
         elif has_lock:
-            # Another process has just rebuilt it.
+            # Another process has just rebuilt the state.
             await script.loop_client().delete(lock)
     return reply
 
@@ -275,7 +275,7 @@ def _granted(plan: Plan, reply: script.Reply) -> Grant:
 
 
 def _renewed(grant: Grant, renewed: Grant) -> Grant:
-    lowest = [each for each in (grant.max_output_tokens, renewed.max_output_tokens) if each is not None]
+    lowest = [maximum for maximum in (grant.max_output_tokens, renewed.max_output_tokens) if maximum is not None]
     return replace(
         renewed,
         rates=grant.rates,
@@ -321,6 +321,6 @@ def _settlement(
     grant: Grant, *, tokens: int, cost: Decimal | None, keep: bool, at: datetime | None
 ) -> tuple[list[str], dict[str, object]]:
     if grant.is_open:
-        # Its cost was not reserved, so only PostgreSQL knows it.
+        # The cost was not reserved, so only PostgreSQL has it.
         return [], {"op": "forget"}
     return settlement(grant, tokens=tokens, cost=cost, keep=keep, at=grant.occurred(at or shared_now()))

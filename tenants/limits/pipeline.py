@@ -1,7 +1,7 @@
 """A connection to Redis that the requests of an event loop share: each sends at once, and replies come in order.
 
 The client library takes a connection from a pool for each call and reads its reply in several steps, which cost 110 µs
-of CPU where this takes 20, and limits are asked twice for each request.
+of CPU where this takes 20, and each request calls Redis twice for its limits.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class _Replies(asyncio.Protocol):
 
     def _pass_on(self, reply: Reply | redis.RedisError) -> None:
         future = self.waiting.popleft()
-        # A call that was cancelled, or that has waited too long, is no longer interested.
+        # A call that was cancelled or has timed out no longer needs its reply.
         if not future.done():
             if isinstance(reply, redis.RedisError):
                 future.set_exception(reply)
@@ -110,7 +110,7 @@ class Pipeline:
                 _, replies = await loop.create_connection(_Replies, *address)
                 user, password = given.get("username"), given.get("password")
                 if password:
-                    await self._send(replies, [each.encode() for each in ("AUTH", user, password) if each])
+                    await self._send(replies, [word.encode() for word in ("AUTH", user, password) if word])
                 if given.get("db"):
                     await self._send(replies, [b"SELECT", str(given["db"]).encode()])
                 self._replies = replies
@@ -119,7 +119,7 @@ class Pipeline:
     async def _send(self, replies: _Replies, arguments: Any) -> Reply:
         if replies.transport is None:
             raise redis.ConnectionError(_CLOSED)
-        parts = [b"*%d\r\n" % len(arguments), *(b"$%d\r\n%b\r\n" % (len(each), each) for each in arguments)]
+        parts = [b"*%d\r\n" % len(arguments), *(b"$%d\r\n%b\r\n" % (len(argument), argument) for argument in arguments)]
         replies.transport.write(b"".join(parts))
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         replies.waiting.append(future)

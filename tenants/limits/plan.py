@@ -24,9 +24,9 @@ from tenants.models import Period
 from tenants.principal import BudgetLimit, Principal, SubjectLimits
 
 MINUTE, DAY = 60_000_000, 86_400_000
-# A call without a stated maximum reserves this much of a rate of tokens; what it uses beyond is taken later.
+# A call without a stated maximum reserves this many tokens of a rate; any excess is taken when it is settled.
 UNSTATED_TOKENS = 4_096
-# It may use at most this much under a hard budget, which needs to know the most that the call can cost.
+# Under a hard budget, such a call may use at most this many tokens: the budget needs a maximum cost.
 UNSTATED_MAXIMUM = 16_384
 _PERIODS = tuple(Period.values)
 _COUNTS = {"concurrent_runs": "runs", "queued_runs": "queued", "open_streams": "streams"}
@@ -70,7 +70,7 @@ class _Budget(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The limits that apply to a demand, and the amounts that it wants of them."""
+    """The limits that apply to a demand, and the amounts that it requests of them."""
 
     principal: Principal
     demand: Demand
@@ -96,7 +96,7 @@ class Plan:
     @property
     def keys(self) -> list[str]:
         """The keys of the rates."""
-        return [_rate_key(self.principal.team_id, each.key) for each in self.rates]
+        return [_rate_key(self.principal.team_id, rate.key) for rate in self.rates]
 
     def document(self, op: str = "reserve", *, after: int = -1) -> dict[str, Any]:
         """Return the argument of the script. The state must be of a later epoch than `after`."""
@@ -110,24 +110,24 @@ class Plan:
             "stateful": self.is_stateful,
             "flags": "".join(name for name, is_set in flags if is_set),
             "subjects": subjects(self.principal.key_id, demand.end_user),
-            "rates": [each.document() for each in self.rates],
+            "rates": [rate.document() for rate in self.rates],
             "counts": [
-                {"kind": _COUNTS[each.name], "subject": _subject(each.subject), "limit": each.limit}
-                for each in self.counts
+                {"kind": _COUNTS[count.name], "subject": _subject(count.subject), "limit": count.limit}
+                for count in self.counts
             ],
-            "budgets": [self._budget(each) for each in self.budgets],
+            "budgets": [self._budget(limit) for limit in self.budgets],
             "want": self.want,
             "least": self.least,
         }
 
-    def _budget(self, one: _Budget) -> dict[str, Any]:
-        since, until = bounds(one.budget.period, shared_now(), self.principal.time_zone)
+    def _budget(self, limit: _Budget) -> dict[str, Any]:
+        since, until = bounds(limit.budget.period, shared_now(), self.principal.time_zone)
         return {
-            "subject": _subject(one.subject),
-            "period": one.budget.period,
+            "subject": _subject(limit.subject),
+            "period": limit.budget.period,
             "start": microseconds(since),
             "stop": microseconds(until),
-            "amount": int(one.budget.amount * UNITS),
+            "amount": int(limit.budget.amount * UNITS),
         }
 
     def grant(self, reply: Reply) -> Grant:
@@ -139,23 +139,23 @@ class Plan:
         if demand.cost is not None and demand.max_output_tokens is None and self.budgets:
             covered = _covered(demand, granted, most if most is not None else UNSTATED_MAXIMUM)
             most = covered if most is None else min(most, covered)
-        taken = [(each, numbers[0]) for each, numbers in rates if each.name == "tokens_per_minute"]
+        taken = [(rate, numbers[0]) for rate, numbers in rates if rate.name == "tokens_per_minute"]
         return Grant(
             id=self.id,
             team_id=self.principal.team_id,
             key_id=self.principal.key_id,
             end_user=demand.end_user,
             epoch=int(epoch),
-            headers=rate_headers([(each, left, reset) for each, (_, left, reset) in rates]),
+            headers=rate_headers([(rate, left, reset) for rate, (_, left, reset) in rates]),
             max_output_tokens=most,
             amount=Decimal(granted) / UNITS,
-            tokens=max((each.cost for each, _ in taken), default=0),
+            tokens=max((rate.cost for rate, _ in taken), default=0),
             run=demand.run,
             stream=demand.stream,
             queued=demand.queued,
             needs_row=self.is_stateful,
             at=datetime.fromtimestamp(int(at) // 1_000_000, UTC) + timedelta(microseconds=int(at) % 1_000_000),
-            rates=[TakenRate(key=each.key, limit=each.limit, taken=number) for each, number in taken],
+            rates=[TakenRate(key=rate.key, limit=rate.limit, taken=number) for rate, number in taken],
             time_zone=self.principal.time_zone,
         )
 
@@ -163,7 +163,7 @@ class Plan:
         """Return the refusal of a reply `refused`."""
         _, _, kind, place, wait, used, reserved, *numbers = reply
         headers = rate_headers(
-            [(each, left, reset) for each, (_, left, reset) in zip(self.rates, _triples(numbers), strict=True)]
+            [(rate, left, reset) for rate, (_, left, reset) in zip(self.rates, _triples(numbers), strict=True)]
         )
         number, seconds = int(place) - 1, int(wait) / 1_000_000
         if kind == "rate":
@@ -255,7 +255,7 @@ def make_plan(
             elif name in _COUNTS and _wants(demand, name):
                 counts.append(_Count(subject, name, limit))
         if demand.cost is not None:
-            budgets += [_Budget(subject, each) for each in subject.hard_budgets]
+            budgets += [_Budget(subject, budget) for budget in subject.hard_budgets]
     want, least = _amounts(demand, budgets, most)
     if least is None:
         budgets = []
@@ -287,7 +287,7 @@ def _amounts(demand: Demand, budgets: Sequence[_Budget], most: int | None) -> tu
         smallest = demand.cost(demand.input_tokens, min(demand.least_output_tokens, largest))
     if worst is not None and smallest is not None:
         return _units(worst), _units(smallest)
-    refusing = [each.subject for each in budgets if not each.budget.allows_unknown_prices]
+    refusing = [limit.subject for limit in budgets if not limit.budget.allows_unknown_prices]
     if refusing:
         raise PriceUnknown(f"The model has no price, without which the budget of {whose(refusing[0])} cannot be kept.")
     return 0, None
@@ -296,11 +296,11 @@ def _amounts(demand: Demand, budgets: Sequence[_Budget], most: int | None) -> tu
 def limits_of(principal: Principal, end_user: str, own: SubjectLimits | None) -> list[SubjectLimits]:
     """Return the limits that apply to a request: of the team, the key, and the end user, if it names one."""
     found = []
-    for each in principal.limits:
-        if each.kind != "end_user":
-            found.append(each)
+    for subject in principal.limits:
+        if subject.kind != "end_user":
+            found.append(subject)
         elif end_user and own is None:
-            found.append(replace(each, id=end_user))
+            found.append(replace(subject, id=end_user))
     return [*found, *([own] if own is not None else [])]
 
 
@@ -317,9 +317,19 @@ def status_plan(principal: Principal, end_user: str, own: SubjectLimits | None) 
         principal=principal,
         demand=Demand(requests=0, end_user=end_user),
         id="",
-        rates=[_Rate(each, name, each.values[name], 0) for each in applying for name in rates if name in each.values],
-        counts=[_Count(each, name, each.values[name]) for each in applying for name in _COUNTS if name in each.values],
-        budgets=[_Budget(each, budget) for each in applying for budget in each.hard_budgets],
+        rates=[
+            _Rate(subject, name, subject.values[name], 0)
+            for subject in applying
+            for name in rates
+            if name in subject.values
+        ],
+        counts=[
+            _Count(subject, name, subject.values[name])
+            for subject in applying
+            for name in _COUNTS
+            if name in subject.values
+        ],
+        budgets=[_Budget(subject, budget) for subject in applying for budget in subject.hard_budgets],
         most_output=None,
         want=0,
         least=0,
@@ -333,35 +343,35 @@ def read_status(plan: Plan, reply: Reply) -> LimitStatus:
     rates = list(zip(plan.rates, _triples(numbers[:size]), strict=True))
     limits = [
         LimitUse(
-            subject=each.subject.kind,
-            subject_id=each.subject.id,
-            limit=each.name,
-            value=each.limit,
+            subject=rate.subject.kind,
+            subject_id=rate.subject.id,
+            limit=rate.name,
+            value=rate.limit,
             remaining=left,
             reset_seconds=reset / 1_000_000,
         )
-        for each, (_, left, reset) in rates
+        for rate, (_, left, reset) in rates
     ]
-    for one, used in zip(plan.counts, numbers[size : size + counted], strict=True):
+    for count, used in zip(plan.counts, numbers[size : size + counted], strict=True):
         limits.append(
             LimitUse(
-                subject=one.subject.kind,
-                subject_id=one.subject.id,
-                limit=one.name,
-                value=one.limit,
-                remaining=max(0, one.limit - int(used)),
+                subject=count.subject.kind,
+                subject_id=count.subject.id,
+                limit=count.name,
+                value=count.limit,
+                remaining=max(0, count.limit - int(used)),
             )
         )
     pairs = iter(numbers[size + counted :])
     budgets = []
-    for each, spent, reserved in zip(plan.budgets, pairs, pairs, strict=False):
-        since, until = bounds(each.budget.period, shared_now(), plan.principal.time_zone)
+    for limit, spent, reserved in zip(plan.budgets, pairs, pairs, strict=False):
+        since, until = bounds(limit.budget.period, shared_now(), plan.principal.time_zone)
         budgets.append(
             BudgetUse(
-                subject=each.subject.kind,
-                subject_id=each.subject.id,
-                period=each.budget.period,
-                amount=each.budget.amount,
+                subject=limit.subject.kind,
+                subject_id=limit.subject.id,
+                period=limit.budget.period,
+                amount=limit.budget.amount,
                 is_hard=True,
                 spent=Decimal(spent) / UNITS,
                 reserved=Decimal(reserved) / UNITS,
@@ -369,7 +379,7 @@ def read_status(plan: Plan, reply: Reply) -> LimitStatus:
                 until=until,
             )
         )
-    headers = rate_headers([(each, left, reset) for each, (_, left, reset) in rates])
+    headers = rate_headers([(rate, left, reset) for rate, (_, left, reset) in rates])
     return LimitStatus(limits=limits, budgets=budgets, headers=headers)
 
 
@@ -385,26 +395,26 @@ def settlement(
         "keep": keep,
         "zone": grant.time_zone,
         "cost": _units(cost or Decimal(0)),
-        "starts": {each: microseconds(bounds(each, at, grant.time_zone)[0]) for each in _PERIODS},
+        "starts": {period: microseconds(bounds(period, at, grant.time_zone)[0]) for period in _PERIODS},
         "rates": [
             {
-                "limit": each.limit,
+                "limit": rate.limit,
                 "period": MINUTE,
                 "tick": 1,
-                "taken": each.taken,
+                "taken": rate.taken,
                 "used": tokens,
                 "since": since,
             }
-            for each in grant.rates
+            for rate in grant.rates
         ],
     }
-    return [_rate_key(grant.team_id, each.key) for each in grant.rates], document
+    return [_rate_key(grant.team_id, rate.key) for rate in grant.rates], document
 
 
 def rate_headers(rates: Sequence[tuple[_Rate, int, int]]) -> Mapping[str, str]:
-    """Return the headers `x-ratelimit-*` from rates, what is left of them and when they are full again, in µs.
+    """Return the headers `x-ratelimit-*` from rates, their remaining amounts and the times until they are full, in µs.
 
-    Of several limits of a kind, the one with the least left is told.
+    Of several limits of a kind, the one with the least left is reported.
     """
     lowest: dict[str, tuple[int, int, int]] = {}
     for rate, left, reset in rates:
@@ -479,8 +489,8 @@ def _dollars(amount: Decimal) -> str:
     return f"{amount.normalize():f}"
 
 
-def _subject(one: SubjectLimits) -> str:
-    return "t" if one.kind == "team" else f"{'k' if one.kind == 'key' else 'u'}:{one.id}"
+def _subject(subject: SubjectLimits) -> str:
+    return "t" if subject.kind == "team" else f"{'k' if subject.kind == 'key' else 'u'}:{subject.id}"
 
 
 def _rate_key(team_id: str, name: str) -> str:
@@ -488,5 +498,5 @@ def _rate_key(team_id: str, name: str) -> str:
 
 
 def _triples(numbers: Sequence[str]) -> list[tuple[int, int, int]]:
-    values = [int(each) for each in numbers]
+    values = [int(number) for number in numbers]
     return list(zip(values[::3], values[1::3], values[2::3], strict=True))

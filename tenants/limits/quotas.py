@@ -1,4 +1,4 @@
-"""Limits of what is stored: files, bytes and open batches. Checked in the transaction that creates them.
+"""Limits of stored objects (files, bytes, open batches), checked in the transaction that creates them.
 
 The limits' rows stay locked until it commits, so that of two requests for the last place one waits and is refused.
 """
@@ -15,21 +15,21 @@ _WHOSE = {"team": "your team", "key": "your API key"}
 
 
 def check(principal: Principal, name: str, *, adds: int, used: Callable[[str | None], int], unit: str) -> None:
-    """Raise `QuotaReached` if the team or the key may not have so many more of something.
+    """Raise `QuotaReached` if the team or the key may not store `adds` more objects or bytes.
 
-    `name` is a column of `LimitSet`. `used` returns how many exist of a key, or of the whole team for None. Call it in
-    the transaction that creates them.
+    `name` is a column of `LimitSet`. `used` returns the number that a key has, or for None, the whole team. Must be
+    called in the transaction that creates the objects.
     """
-    # Known from the cache; the values are then read again.
+    # The cached limits only tell whether there are any; their values are read again below.
     if not any(name in subject.values for subject in principal.limits):
         return
     subjects = Q(api_key=None, end_user="") | Q(api_key=principal.key_id)
     sets = LimitSet.objects.select_for_update(no_key=True).filter(subjects, team=principal.team_id)
     # In one order, so that two requests do not wait for each other.
-    for found in sets.exclude(**{name: None}).order_by("pk"):
-        limit, existing = getattr(found, name), used(found.api_key_id)
+    for limit_set in sets.exclude(**{name: None}).order_by("pk"):
+        limit, existing = getattr(limit_set, name), used(limit_set.api_key_id)
         if existing + adds > limit:
-            whose = _WHOSE["key" if found.api_key_id else "team"]
+            whose = _WHOSE["key" if limit_set.api_key_id else "team"]
             raise QuotaReached(
                 name,
                 f"Limit reached: {whose} may have {limit:,} {unit}, of which {existing:,} are in use, and this request "

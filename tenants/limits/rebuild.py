@@ -1,8 +1,7 @@
 """The state of a team's limits, read from PostgreSQL to be loaded into Redis.
 
-First the epoch of the team is incremented. That waits for the reservations that are being stored, and those that come
-later fail, as their epoch is old. Then one statement, and so one snapshot, reads the open reservations and what was
-spent.
+First, the team's epoch is incremented. This waits for reservations that are being stored; later ones fail, as their
+epoch is old. Then a single statement, and so a single snapshot, reads the open reservations and the spending.
 """
 
 from datetime import timedelta
@@ -23,7 +22,7 @@ _NEXT_EPOCH = """
     INSERT INTO tenants_limitepoch AS epochs (team_id, epoch) VALUES (%s, 1)
     ON CONFLICT (team_id) DO UPDATE SET epoch = epochs.epoch + 1 RETURNING epoch
 """
-# Rows of other calls are only there to record their usage.
+# Other rows only serve to record the usage of their calls.
 _OPEN = "(amount > 0 OR is_run OR is_queued OR is_stream)"
 _RESERVATIONS = f"""
     SELECT 'reservation', id, api_key_id, end_user, concat(
@@ -37,10 +36,10 @@ UNITS = 10**10
 
 
 class CountedSql(Protocol):
-    """Returns the SQL of what budgets count, from tables of another app (`BUDGETS_COUNTED_SQL` in the settings)."""
+    """Returns the SQL of the spending that budgets count, in another app's tables (setting `BUDGETS_COUNTED_SQL`)."""
 
     def __call__(self, kind: str, *, since: str, until: str) -> str:
-        """Return it for the subjects of a kind in the period between two parameters."""
+        """Return the SQL for the subjects of a kind in the period between two parameters of the statement."""
 
 
 def subjects(key_id: str, end_user: str) -> list[str]:
@@ -71,12 +70,12 @@ def read_state(team_id: str) -> dict[str, Any]:
                 parameters |= {f"since{place}": since, f"until{place}": until, f"start{place}": microseconds(since)}
         cursor.execute(" UNION ALL ".join(statements), parameters)
         rows, spent = [], []
-        for source, one, key_id, end_user, flags, amount, at in cursor.fetchall():
+        for source, identifier, key_id, end_user, flags, amount, at in cursor.fetchall():
             if source == "reservation":
-                rows.append([one, flags, _units(amount), at, subjects(key_id, end_user)])
+                rows.append([identifier, flags, _units(amount), at, subjects(key_id, end_user)])
             else:
                 kind, period = source[0], source[1:]
-                subject = "t" if kind == "t" else f"{kind}:{one}"
+                subject = "t" if kind == "t" else f"{kind}:{identifier}"
                 spent.append([f"s:{subject}:{period}:{at}", _units(amount)])
     names = "".join(f"{kind}{period} " for kind, period in sorted(tracked))
     return {"op": "load", "epoch": epoch, "zone": zone, "tracked": f" {names}", "spent": spent, "rows": rows}

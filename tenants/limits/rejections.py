@@ -1,6 +1,6 @@
 """Counts of the requests that limits reject, by hour, added up in memory and written every few seconds.
 
-A process that ends may lose those of its last two seconds.
+A process that ends may lose the counts of its last two seconds.
 """
 
 import logging
@@ -47,7 +47,7 @@ _timer: threading.Timer | None = None
 
 
 def count(principal: Principal, demand: Demand, refusal: Refusal) -> None:
-    """Count a rejected request; it is written soon."""
+    """Count a rejected request; the count is written soon."""
     global _timer  # noqa: PLW0603 - one timer per process
     metrics.LIMIT_REJECTIONS.labels(refusal.limit).inc()
     hour = now().replace(minute=0, second=0, microsecond=0)
@@ -75,7 +75,7 @@ def write() -> None:
     try:
         with scope.every_team(), connection.cursor() as cursor:
             # In a fixed order, so that processes that count the same do not deadlock.
-            cursor.executemany(_ADD, [(*one, number) for one, number in sorted(counts.items())])
+            cursor.executemany(_ADD, [(*key, number) for key, number in sorted(counts.items())])
     except DatabaseError:
         logger.warning("%d counts of rejected requests could not be written", len(counts))
         with _lock:

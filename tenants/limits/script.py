@@ -49,7 +49,7 @@ def loop_client() -> Any:
     loop = asyncio.get_running_loop()
     if loop not in _by_loop:
         # Tests and short-lived commands close their loops; production processes have one.
-        for closed in [known for known in _by_loop if known.is_closed()]:
+        for closed in [candidate for candidate in _by_loop if candidate.is_closed()]:
             del _by_loop[closed]
         pool = redis.asyncio.BlockingConnectionPool.from_url(
             settings.REDIS_URL,
@@ -57,7 +57,7 @@ def loop_client() -> Any:
             timeout=_TIMEOUT_SECONDS,
             socket_connect_timeout=_TIMEOUT_SECONDS,
             socket_timeout=_TIMEOUT_SECONDS,
-            # What may be sent again is sent by `_Batches`.
+            # No retries here: `_Batches` repeats the requests that may be repeated.
             retry=Retry(NoBackoff(), 0),
         )
         _by_loop[loop] = redis.asyncio.Redis(connection_pool=pool)
@@ -80,11 +80,11 @@ def _client(url: str, *, retries: int) -> Any:
 
 
 class _Request(NamedTuple):
-    """A request that is not sent yet. `keys` are those of its rates; without a reply, nobody waits for it."""
+    """A request that was not sent yet. `keys` are the keys of its rates; no caller waits if `reply` is None."""
 
     keys: Sequence[str]
     document: bytes
-    # Twice, it would give back twice as many tokens.
+    # A settlement must not be repeated: it would give back twice as many tokens.
     is_settlement: bool
     reply: "asyncio.Future[Reply] | None"
 
@@ -99,7 +99,7 @@ def _call(team_id: str, requests: Sequence[_Request]) -> tuple[list[str], list[b
 
 
 class _Batches:
-    """The calls of an event loop. What a team asks for in one iteration of the loop is sent as one call.
+    """The calls of an event loop. All requests of a team in one iteration of the loop are sent as one call.
 
     Sending to Redis and waking up for its reply takes more CPU than all other parts of a call.
     """
@@ -108,7 +108,7 @@ class _Batches:
         self._loop = asyncio.get_running_loop()
         self._pipeline = Pipeline(parse_url(settings.REDIS_URL), seconds=_TIMEOUT_SECONDS)
         self._waiting: dict[str, list[_Request]] = {}
-        # The teams whose settlements Redis may not have received: PostgreSQL knows what they have spent.
+        # Teams whose settlements Redis may not have received: their spending is in PostgreSQL.
         self._unsettled: set[str] = set()
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -129,7 +129,7 @@ class _Batches:
         try:
             replies = await self._replies(team_id, requests)
         except Exception as error:
-            # All kinds, because the callers wait for it.
+            # Any error, because the callers wait for it.
             if any(request.is_settlement for request in requests):
                 self._unsettled.add(team_id)
                 logger.warning("reservations could not be settled: %s", error, extra={"team": team_id})
@@ -138,7 +138,7 @@ class _Batches:
                     request.reply.set_exception(error)
             return
         for request, reply in zip(requests, replies, strict=True):
-            # It was cancelled if the client has disconnected.
+            # The future is cancelled if the client has disconnected.
             if request.reply is not None and not request.reply.done():
                 request.reply.set_result(reply)
 
@@ -182,14 +182,14 @@ _batches: dict[asyncio.AbstractEventLoop, _Batches] = {}
 def _of_loop() -> _Batches:
     loop = asyncio.get_running_loop()
     if loop not in _batches:
-        for closed in [known for known in _batches if known.is_closed()]:
+        for closed in [candidate for candidate in _batches if candidate.is_closed()]:
             del _batches[closed]
         _batches[loop] = _Batches()
     return _batches[loop]
 
 
 async def arun(team_id: str, keys: Sequence[str], document: Mapping[str, Any]) -> Reply:
-    """Run the script on the event loop; `keys` are those of the rates. Raises `redis.RedisError`."""
+    """Run the script on the event loop; `keys` are the keys of the rates. Raises `redis.RedisError`."""
     reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
     _of_loop().add(team_id, _Request(keys, orjson.dumps(document), document["op"] == "settle", reply))
     return await reply

@@ -1,7 +1,7 @@
 """The sweeper of limits: finds states in Redis that differ from the reservations in PostgreSQL, and rebuilds them.
 
 They differ after a process was killed between a reservation and its insertion, or between a commit and its settlement.
-Until then, Redis counts too much and never too little.
+Until the rebuild, Redis counts too much and never too little.
 """
 
 import logging
@@ -21,10 +21,10 @@ from tenants.models import Budget, LimitEpoch
 logger = logging.getLogger(__name__)
 # Longer than it takes to store a reservation, or to settle it after its commit.
 _SETTLED_AFTER = 30_000_000
-# Spending that was recorded without a reservation, such as by a process that was allowed to run without Redis, is read
-# again from time to time; so is that of periods that have begun.
+# The state is rebuilt after this time, for spending that was recorded without a reservation (by a process that was
+# allowed to run without Redis, for example) and for periods that have begun.
 _REFRESH_AFTER = 24 * 3_600_000_000
-# Calls that began before there was a budget have no reservation, so Redis is not told what they cost.
+# Calls that began before there was a budget have no reservation, so their cost is missing in Redis.
 _NEW_BUDGET = timedelta(days=1)
 _NEW_BUDGET_REFRESH_AFTER = 60_000_000
 _SECONDS = 20.0
@@ -52,11 +52,11 @@ def sweep(team_ids: Iterable[str] | None = None) -> int:
 
 
 def _differs(team_id: str) -> bool:
-    """Return true if a team has a state in Redis that is old, or whose older reservations are not the stored ones."""
+    """Return true if a team's state in Redis is old, or if its older reservations differ from the stored ones."""
     client, state = script.client(), script.state_keys(team_id)[0]
     epoch, loaded = client.hmget(state, "epoch", "loaded")
     if epoch is None:
-        # The next request builds it.
+        # The next request builds the state.
         return False
     present = microseconds(now())
     if present - int(loaded) > _REFRESH_AFTER:
@@ -65,7 +65,7 @@ def _differs(team_id: str) -> bool:
         with scope.team(team_id):
             if Budget.objects.filter(team=team_id, is_hard=True, created_at__gte=now() - _NEW_BUDGET).exists():
                 return True
-    # Redis is read first: a reservation that is settled in between is then missing in PostgreSQL, and asked for again.
+    # Redis is read first: a reservation that is settled in between is then missing in PostgreSQL, and compared again.
     reserved = {name[2:].decode(): entry for name, entry in client.hscan_iter(state, match="r:*", count=_PAGE)}
     stored = open_reservations(team_id)
     lost = [name for name, at in stored.items() if name not in reserved and present - at > _SETTLED_AFTER]

@@ -1,4 +1,4 @@
-"""The throttle of views, and the headers `x-ratelimit-*` of requests that take nothing of the limits."""
+"""The throttle of views, and the headers `x-ratelimit-*` of requests that reserve nothing."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def is_limited(principal: object) -> bool:
-    """Return whether anything of a principal is limited. If not, its requests neither ask Redis nor store more."""
+    """Return whether any limit applies to a principal. If not, its requests neither call Redis nor store more."""
     return isinstance(principal, Principal) and bool(principal.limits or principal.limits_some_end_users)
 
 
@@ -41,7 +41,7 @@ class LimitThrottle(BaseThrottle):
 
 
 async def throttle(principal: object, endpoint: Endpoint | None, request: Any) -> None:
-    """Do the same for a view on the event loop."""
+    """Apply the limits to a request like `LimitThrottle`, for a view on the event loop."""
     if not isinstance(principal, Principal) or not is_limited(principal):
         return
     if counts(endpoint, request):
@@ -66,7 +66,7 @@ def counts(endpoint: Endpoint | None, request: Any) -> bool:
 
 
 async def add_headers(principal: object, end_user: str = "") -> None:
-    """Add the headers that tell what is left, unless they are known already. Without Redis there are none."""
+    """Add the headers with the remaining limits, unless they are set already. Without Redis, add none."""
     if isinstance(principal, Principal) and is_limited(principal) and not _are_known():
         try:
             response_headers.add((await guard.status(principal, end_user)).headers)
@@ -75,7 +75,7 @@ async def add_headers(principal: object, end_user: str = "") -> None:
 
 
 def add_headers_sync(principal: Principal) -> None:
-    """Do the same for code without an event loop."""
+    """Like `add_headers`, for code without an event loop."""
     try:
         response_headers.add(guard.status_sync(principal).headers)
     except LimitsUnavailable:

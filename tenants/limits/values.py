@@ -1,4 +1,4 @@
-"""Values of limits: what a request demands, what it was granted, and what is left."""
+"""Values of limits: the demand of a request, its grant, and the use of limits and budgets."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -56,10 +56,10 @@ class TakenRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """A reservation. `epoch` is that of the state in which it was made.
+    """A reservation. `epoch` is the epoch of the state in which it was made.
 
     `max_output_tokens` is the maximum that the budgets cover, or None if it was not lowered. `amount` and `tokens` are
-    what is reserved. `needs_row`: it must be stored (`row`) before its work starts, guarded by the epoch; otherwise
+    reserved. `needs_row`: it must be stored (`row`) before its work starts, guarded by the epoch; otherwise
     only rates were taken, which a lost Redis may lose. `is_open`: Redis was down, and nothing is reserved.
     """
 
@@ -84,7 +84,8 @@ class Grant:
     def occurred(self, at: datetime) -> datetime:
         """Return the time of usage for its record: `at`, but neither before the reservation nor later than now.
 
-        The period of a budget depends on the clocks of Redis and the database. That of this machine may have been set.
+        The period of a budget depends on the clocks of Redis and the database. The clock of this machine may have been
+        set.
         """
         return at if self.at is None else max(min(at, shared_now()), self.at)
 
@@ -139,7 +140,7 @@ class BudgetUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitStatus:
-    """The use of all limits and budgets of a principal, and the headers that tell it."""
+    """The use of all limits and budgets of a principal, and the headers that report it."""
 
     limits: Sequence[LimitUse] = ()
     budgets: Sequence[BudgetUse] = ()

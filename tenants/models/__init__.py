@@ -507,7 +507,7 @@ class GuardAction(models.TextChoices):
 
 
 class Guardrail(models.Model):
-    """Checks of the input and output of a team's responses, independent of what requests ask for."""
+    """Checks of the input and output of a team's responses, regardless of the parameters of requests."""
 
     team = models.OneToOneField(Team, on_delete=models.CASCADE, related_name="guardrail", primary_key=True)
     input_checker = models.CharField(max_length=10, choices=Checker.choices, blank=True, default=Checker.NONE)

@@ -118,7 +118,7 @@ class ReservationKind(models.TextChoices):
 class Reservation(TeamRow):
     """A part of limits that a run, a call or a stream has reserved, from before its start until its usage is recorded.
 
-    The state of the limits in Redis is rebuilt from these rows. `details` has what is needed to bill the call if its
+    The state of the limits in Redis is rebuilt from these rows. `details` has the data for billing the call if its
     process dies. A row without `response_id` belongs to the process `lease_owner`, until `lease_until`.
     """
 

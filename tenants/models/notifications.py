@@ -37,9 +37,9 @@ DELIVERY_TONES = {
 
 
 class Delivery(TeamRow):
-    """A row of the outbox: something to be sent to one receiver.
+    """A row of the outbox: a message to be sent to one receiver.
 
-    Until `claimed_until`, the worker that claimed it may attempt it; then any other.
+    Until `claimed_until`, only the worker that claimed it may attempt it; then any other worker may claim it.
     """
 
     created_at = models.DateTimeField(default=now)
@@ -73,7 +73,7 @@ class NotificationKind(models.TextChoices):
 
 
 class Notification(TeamRow):
-    """Something that a team was notified of, once: `key` identifies it among the notifications of its kind."""
+    """An event that a team was notified of, once: `key` identifies it among the notifications of its kind."""
 
     id = IdField(default=notification_id)
     kind = models.CharField(max_length=40, choices=NotificationKind.choices)

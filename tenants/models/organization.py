@@ -24,7 +24,7 @@ def service_account_id() -> str:
 
 
 class AdminScope(models.TextChoices):
-    """Permissions of an admin key. No scope of a team's key implies them, and they imply none of those."""
+    """Permissions of an admin key. No scope of a team's key implies them, and they imply no scope of a team's key."""
 
     ALL = "admin.*", "All permissions of the admin API"
     PROJECTS_READ = "admin.projects.read", "Read projects and their permissions"
@@ -96,12 +96,12 @@ class ServiceAccount(models.Model):
 
 def invite_id() -> str:
     """Return a new id of an invitation."""
-    # Not a short one: it is part of a link.
+    # Not a short id, as it is part of a link.
     return new_id("invite")
 
 
 class Invite(models.Model):
-    """An invitation to create an account. Whoever has its link can accept it once, before it expires.
+    """An invitation to create an account. Anyone with its link can accept it, once, before it expires.
 
     `projects` has the ids of teams and the roles in them that the account gets, as `{"id": …, "role": …}`.
     """

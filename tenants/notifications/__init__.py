@@ -1,4 +1,4 @@
-"""Notifications of teams by mail: what happened once is told to the members who want to know it."""
+"""Notifications of teams by mail: each event is reported once, to the members who want to know of it."""
 
 from tenants.notifications.expiring_keys import notify_of_expiring_keys
 from tenants.notifications.recipients import Choice, choices_of, set_choice

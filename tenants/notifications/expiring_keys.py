@@ -10,7 +10,7 @@ from tenants.models import ApiKey, KeySource, Notification, NotificationKind
 from tenants.notifications.services import Message, notify
 
 _NOTICE = timedelta(days=14)
-# Whoever creates a key for a day knows that it expires, and programs may create many of them.
+# The creator of a key for a day knows that it expires, and programs may create many such keys.
 _SHORT_LIFE = timedelta(days=1)
 
 
@@ -22,14 +22,14 @@ def notify_of_expiring_keys() -> int:
             expires_at__gt=at, expires_at__lte=at + _NOTICE, revoked_at=None, disabled_at=None, source=KeySource.PERSON
         ).exclude(expires_at__lte=F("created_at") + _SHORT_LIFE)
         expiring = list(keys.select_related("team").order_by("expires_at"))
-        told = set(
+        notified = set(
             Notification.objects.filter(
                 kind=NotificationKind.KEY_EXPIRING,
                 team__in={key.team_id for key in expiring},
                 key__in=[_key_of(key) for key in expiring],
             ).values_list("key", flat=True)
         )
-    return sum(_notify(key) for key in expiring if _key_of(key) not in told)
+    return sum(_notify(key) for key in expiring if _key_of(key) not in notified)
 
 
 def _key_of(key: ApiKey) -> str:

@@ -26,7 +26,7 @@ from tenants.outbox.queue import ClaimedDelivery, claimed, record_attempt
 _CLAIM_SECONDS = 120
 _CANDIDATES = 8
 _FIRST_PERMANENT = 500
-# Not reversed: that would import all pages, which takes a worker seconds.
+# Literals, because `reverse` would import all pages, which takes a worker seconds.
 _UNSUBSCRIBE = "/account/unsubscribe/"
 _PREFERENCES = "/admin/notifications/"
 
@@ -38,7 +38,7 @@ class MailChannel(DeliveryChannel):
 
     def __init__(self, *, slots: int) -> None:
         super().__init__(slots=slots)
-        # Not the threads of the database, which a server that does not answer would occupy.
+        # Not the threads of the database: a mail server that does not answer would occupy them.
         self._threads = ThreadPoolExecutor(max_workers=slots, thread_name_prefix="mail")
 
     @override
@@ -48,7 +48,7 @@ class MailChannel(DeliveryChannel):
         # The first mail of each team, then the second of each: a team with many mails does not delay the others.
         place = Window(RowNumber(), partition_by="team", order_by="next_attempt_at")
         fair = due.annotate(place=place).order_by("place", "next_attempt_at").values_list("pk", flat=True)
-        # More than are needed, because other workers claim the same ones.
+        # More than needed, because other workers claim the same mails.
         candidates = list(fair[: _CANDIDATES * slots])
         if not candidates:
             return []

@@ -86,7 +86,7 @@ def sign(subscription: Subscription) -> str:
 
 
 def unsign(token: str) -> Subscription | None:
-    """Return what a token refers to; None if we did not sign it."""
+    """Return the subscription that a token names; None if its signature is wrong."""
     try:
         user_id, team_id, kind = _SIGNER.unsign_object(token)
         return Subscription(user_id=user_id, team_id=team_id, kind=NotificationKind(kind))

@@ -1,4 +1,4 @@
-"""Notify a team: store what happened, once, with a mail for each member who wants it."""
+"""Notify a team: store an event once, with a mail for each member who wants it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ from tenants.models.notifications import MailDelivery, Notification, Notificatio
 from tenants.notifications.recipients import recipients
 from tenants.outbox import queue
 
-# Longer than the longest period of a budget and the time before an expiry: what is deleted could be notified again.
+# Longer than the longest period of a budget and the time before an expiry: the event of a deleted notification could be
+# notified again.
 _RETENTION = timedelta(days=400)
 _SUBJECT_LENGTH = 300
 _BATCH_SIZE = 10_000

@@ -72,7 +72,7 @@ class DeliveryWorker(WorkLoop[ClaimedDelivery]):
             free[working.channel] -= 1
         for claimed in await in_db_thread(partial(self._claim, free)) if any(free.values()) else ():
             self.begin(claimed)
-        # What is left belongs to receivers with all their places taken: the end of an attempt wakes the loop.
+        # The remaining deliveries are for receivers with all their places taken: the end of an attempt wakes the loop.
         return False
 
     def _claim(self, free: dict[str, int]) -> list[ClaimedDelivery]:

@@ -113,8 +113,8 @@ def sweep(model: type[Delivery]) -> int:
     """Mark expired deliveries as failed, delete those older than 30 days, and return the number of rows changed."""
     at, rows = now(), model._default_manager
     with scope.every_team():
-        # What is due for so long without a claim belongs to a disabled receiver. All others are left to the delivery
-        # workers, which record their last attempt.
+        # A delivery that is due for so long without a claim belongs to a disabled receiver. All others are left to the
+        # delivery workers, which record their last attempt.
         waiting = rows.filter(
             state=DeliveryState.PENDING, created_at__lt=at - LIFETIME, next_attempt_at__lt=at - _UNCLAIMED
         )

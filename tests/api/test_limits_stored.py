@@ -1,4 +1,4 @@
-"""Limits of what is stored: files, bytes and open batches, exact under concurrency."""
+"""Limits of stored objects (files, bytes and open batches), exact under concurrency."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta

@@ -46,7 +46,7 @@ class BudgetState:
 
     @property
     def percent(self) -> int:
-        """The part of the budget that is spent."""
+        """The spent part of the budget, in percent."""
         return round(100 * self.spent / self.budget.amount) if self.budget.amount else 100
 
     @property
@@ -56,7 +56,7 @@ class BudgetState:
 
 
 def budget_states(*, teams: Sequence[str] | None, at: datetime) -> list[BudgetState]:
-    """Return the budgets of teams (None: all), those of which most is spent first; at most `MAX_BUDGETS`.
+    """Return the budgets of teams (None: all), the largest spent percentage first; at most `MAX_BUDGETS`.
 
     A budget of every end user has no state of its own: each of them has one.
     """
@@ -64,27 +64,27 @@ def budget_states(*, teams: Sequence[str] | None, at: datetime) -> list[BudgetSt
     if teams is not None:
         found = found.filter(team__in=teams)
     budgets = list(found.select_related("team", "limit_set__api_key").order_by("-amount", "pk")[:MAX_BUDGETS])
-    spans = {one.pk: period_of(one, at) for one in budgets}
+    spans = {budget.pk: period_of(budget, at) for budget in budgets}
     end = end_of_sums(at)
     wanted: dict[tuple[datetime, datetime], list[Budget]] = defaultdict(list)
-    for one in budgets:
-        since, until = spans[one.pk]
-        wanted[since, min(until, end)].append(one)
-        wanted[end - _TRENDS.get(one.period, _TREND), end].append(one)
+    for budget in budgets:
+        since, until = spans[budget.pk]
+        wanted[since, min(until, end)].append(budget)
+        wanted[end - _TRENDS.get(budget.period, _TREND), end].append(budget)
     spent = {span: spent_by_subject(members, *span) for span, members in wanted.items()}
     states = []
-    for one in budgets:
-        since, until = spans[one.pk]
-        so_far = spent[since, min(until, end)].get(subject_of(one), Decimal(0))
-        trend = _TRENDS.get(one.period, _TREND)
+    for budget in budgets:
+        since, until = spans[budget.pk]
+        so_far = spent[since, min(until, end)].get(subject_of(budget), Decimal(0))
+        trend = _TRENDS.get(budget.period, _TREND)
         # A team that began to use the platform yesterday has one day of history, not seven.
-        rate = spent[end - trend, end].get(subject_of(one), Decimal(0)) / Decimal(trend.total_seconds())
+        rate = spent[end - trend, end].get(subject_of(budget), Decimal(0)) / Decimal(trend.total_seconds())
         left = Decimal((until - at).total_seconds())
-        missing = max(one.amount - so_far, Decimal(0))
+        missing = max(budget.amount - so_far, Decimal(0))
         lasts = missing / rate if rate else None
         states.append(
             BudgetState(
-                budget=one,
+                budget=budget,
                 since=since,
                 until=until,
                 spent=so_far,
@@ -111,8 +111,11 @@ def budgets(request: HttpRequest) -> HttpResponseBase:
         title="Budgets",
         rows=[_row(state) for state in states],
         every_user=[
-            (f"{one.team.name}: {amount(one.amount.normalize())} per {one.period}", tab_url(one.team, "limits"))
-            for one in every_user.order_by("team__name", "period")[:MAX_BUDGETS]
+            (
+                f"{budget.team.name}: {amount(budget.amount.normalize())} per {budget.period}",
+                tab_url(budget.team, "limits"),
+            )
+            for budget in every_user.order_by("team__name", "period")[:MAX_BUDGETS]
         ],
         is_cut=len(states) == MAX_BUDGETS,
         most=MAX_BUDGETS,

@@ -1,4 +1,4 @@
-"""Rejected requests in the console: which limit rejected how many, of whom."""
+"""Rejected requests in the console: their number by limit and subject."""
 
 from bisect import bisect_right
 from collections.abc import Sequence

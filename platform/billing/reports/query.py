@@ -24,7 +24,7 @@ Limits = Mapping[str, tuple[int, int]]
 _USAGE_LIMITS: Limits = {"1d": (7, 31), "1h": (24, 168), "1m": (60, 1440)}
 _COST_LIMITS: Limits = {"1d": (7, 180)}
 _PERIODS = {"1d": "day", "1h": "hour", "1m": "minute"}
-# Later times have no place in the calendar of Python.
+# Python's calendar does not reach much further.
 _MAX_TIME = int(datetime(9000, 1, 1, tzinfo=UTC).timestamp())
 _MAX_VALUES = 200
 
@@ -34,7 +34,7 @@ class UsageQuery:
     """Query of one page of usage.
 
     `edges` are the starts of its buckets and the end of the last one. `only` are the values of the filters. `end` is
-    where the buckets of all pages end, and `fingerprint` tells the queries of cursors apart.
+    the end of the last bucket of all pages, and `fingerprint` distinguishes the queries of cursors.
     """
 
     kind: UsageKind

@@ -122,10 +122,14 @@ def _calls(query: UsageQuery, teams: Sequence[str] | None) -> Iterable[_Row]:
 
 
 def _keys(key_ids: Sequence[str] | None, user_ids: Sequence[str] | None) -> list[str]:
-    """Return the ids of the keys with one of these ids that belong to one of these users or service accounts."""
+    """Return the ids among `key_ids` (None: all) whose keys belong to one of these users or service accounts."""
     if user_ids is None:
         return list(key_ids or ())
-    people = [int(one[5:]) for one in user_ids if one.startswith("user-") and one[5:].isdecimal() and len(one) < 15]
+    people = [
+        int(user_id[5:])
+        for user_id in user_ids
+        if user_id.startswith("user-") and user_id[5:].isdecimal() and len(user_id) < 15
+    ]
     owned = Q(service_account__in=user_ids) | Q(service_account=None, created_by__in=people)
     keys = ApiKey.objects.filter(owned)
     if key_ids is not None:
@@ -155,7 +159,7 @@ def _sessions(query: UsageQuery, teams: Sequence[str] | None) -> Iterable[_Row]:
 
 
 def _stored_bytes(query: UsageQuery, teams: Sequence[str] | None) -> Iterable[_Row]:
-    """Return the size of the files in vector stores at the end of each bucket, of those that still exist."""
+    """Return the size of the files in vector stores at the end of each bucket, for files that still exist."""
     added = sorted(
         _placed(
             "responses_vectorstorefile",
@@ -212,7 +216,7 @@ def _group(name: str, row: _Row, owners: Mapping[str, str | None], item: str | N
 
 
 def _line_item(row: _Row) -> str | None:
-    """Return what was paid for: a model, or calls of a tool."""
+    """Return the name of the paid item: a model, or calls of a tool."""
     endpoint = row.values.get("endpoint")
     return f"{endpoint} calls" if endpoint in _TOOLS else row.values.get("model")
 

@@ -1,7 +1,7 @@
 """Bound on the requests and streams that one API key has open in this process.
 
-Each takes memory and a connection until it ends, and a client with a bug may open them without end. Keys are told apart
-by their header, before they are looked up: a request beyond the bound costs neither a query nor its body.
+Each takes memory and a connection until it ends, and a client with a bug may open them without end. Keys are
+distinguished by their header, before they are looked up: a request beyond the bound costs neither a query nor its body.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ _open: Counter[int] = Counter()
 
 
 def refusal(authorization: str, *, counted: int = 0) -> RateLimited | None:
-    """Return the error of a request with this header if its key has too many open besides those `counted` already."""
+    """Return the error for a request with this header if its key has too many open, without the `counted` ones."""
     if not authorization or _open[hash(authorization)] - counted < settings.MAX_OPEN_REQUESTS_PER_KEY:
         return None
     return TooManyOpenRequests(
@@ -55,7 +55,7 @@ def with_bound(guard: App) -> App:
     async def bounded(scope: Scope, receive: Receive, send: Send) -> None:
         authorization = header(scope, b"authorization")
         if (error := refusal(authorization)) is not None:
-            # The guard sends it such that clients receive it while they are sending their body.
+            # The guard sends the error so that clients receive it while they are sending their body.
             scope.setdefault(REJECTED, error)
             await guard(scope, receive, send)
             return

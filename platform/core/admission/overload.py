@@ -3,13 +3,13 @@
 Everything a request does before it waits for its model competes for the event loop, the database threads and the next
 commit, in the order of arrival. So only a limited number of requests may be starting; the others wait for their turn,
 and each turn goes to the team with the fewest starting requests in relation to its weight. The limit matters only while
-several teams send requests: then it follows the load of the event loop. Teams that ask for little are not limited, and
-while there are any, the requests of the others start with pauses in between if the loop is late nevertheless.
+several teams send requests: then it follows the load of the event loop. Teams with little demand are not limited. While
+there are such teams and the loop is late nevertheless, requests of other teams start with pauses in between.
 
 How long a new request will wait follows from Little's law: the number of requests that wait, divided by the rate at
-which they have started in the last seconds. Wherever they wait (event loop, threads, database), the estimate contains
-it. A request that waits for its model has started, so slow models do not count. Only teams with at least the average
-number of waiting requests are refused, so one team's load is not another's overload.
+which they have started in the last seconds. The estimate includes every wait: for the event loop, threads and the
+database. A request that waits for its model has started, so slow models do not count. Only teams with at least the
+average number of waiting requests are refused, so one team's load is not another's overload.
 """
 
 import asyncio
@@ -30,21 +30,22 @@ from core.telemetry import metrics
 
 _BEAT_SECONDS = 0.1
 _LAG_SECONDS = 10.0
-# Over this time, starts are counted, and a queue must have been too long: it contains the commits of several batches,
-# and a burst of a thousand connections has been accepted by then.
+# Starts are counted over this time, and an overload begins when the queue was too long for this time: it contains the
+# commits of several batches, and a burst of a thousand connections has been accepted by then.
 _WINDOW_SECONDS = 2.0
-# Without a refusal. If an overload ended with its queue, each of its waves would count as a burst: at twice the
-# capacity of the mixed load, up to 455 requests waited where 94 were the limit; with this, 70 where 64 were.
+# An overload ends after this time without a refusal. If it ended with its queue, each of its waves would count as a
+# burst: at twice the capacity of the mixed load, up to 455 requests waited where 94 were the limit; with this, 70 where
+# 64 were.
 _CALM_SECONDS = 10.0
 # Requests that may be starting while several teams send some. Group commits take 64 changes, so more gain nothing.
-# Below 1, there are pauses between those of large teams.
+# Below 1, there are pauses between the requests of large teams.
 _LEAST_STARTING, _MOST_STARTING = 0.1, 64
 _LONGEST_PAUSE = 0.1
-# Starts count for about this time, the older ones less and less, until so little is left.
+# Starts count for about this time, with a decreasing weight, until a team's sum is no more than `_FORGOTTEN`.
 _RECENT_SECONDS, _FORGOTTEN = 2.0, 0.1
-# A team is small if its demand is at most this part of what it would be if all teams asked for their share.
+# A team is small if its demand is at most this part of its share, by weight, of the demand of all teams.
 _SMALL_PART = 0.5
-# A lone team is not limited to what the loop does in time, unless another team has sent a request so recently.
+# A team that is alone is not limited by the load of the loop, unless another team has sent a request within this time.
 _SHARED_SECONDS = 60.0
 # Spread, so that the refused clients do not come back at the same moment.
 _RETRY_SECONDS = (1.0, 3.0)
@@ -76,11 +77,12 @@ class _Work:
 
 
 class Admission:
-    """The requests that wait in this process, whose turn it is to start, and the decision to accept another one."""
+    """The requests that wait in this process, the order of their starts, and the decision to accept another one."""
 
     def __init__(self) -> None:
         self._waiting = 0
-        # Without those whose key is not known yet. Plain dictionaries, because a `Counter` takes three times as long.
+        # Without requests of keys that are not known yet. Plain dictionaries, because a `Counter` takes three times as
+        # long.
         self._waiting_by_team: dict[str, int] = {}
         self._weights: dict[str, int] = {}
         # By the hash of the header, so that no secret is kept.
@@ -88,14 +90,14 @@ class Admission:
         self._starting = 0
         self._starting_by_team: dict[str, int] = {}
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
-        # A team's demand is its latest starts and what it has waiting; `_share` is the mean demand per weight.
+        # A team's demand is its recent starts plus its waiting requests; `_share` is the mean demand per weight.
         self._recent: dict[str, float] = {}
         self._share = 0.0
         self._has_small = False
-        # During a pause of large teams.
+        # Set during a pause of large teams.
         self._resuming: asyncio.TimerHandle | None = None
         self._limit = LoadLimit(least=_LEAST_STARTING, most=_MOST_STARTING)
-        # The team of the last request, and when another one followed the one before.
+        # The team of the last request, and the last time when it differed from the team of the request before.
         self._last_team, self._last_change = "", -_SHARED_SECONDS
         self._most_waiting = 0
         self._ended = 0
@@ -129,13 +131,13 @@ class Admission:
         return self._is_overloaded and self._waiting >= self._most_waiting
 
     def is_full(self, team_id: str) -> bool:
-        """Return true if a new request of the team would wait too long, and other teams do not wait for more."""
+        """Return true if a new request would wait too long and its team has its share of the waiting requests."""
         if not self.is_strained:
             return False
         if not self._waiting:
             return True
         waiting = {_UNKNOWN: self._waiting - sum(self._waiting_by_team.values()), **self._waiting_by_team}
-        weights = sum(self._weights.get(each, 1) for each, number in waiting.items() if number)
+        weights = sum(self._weights.get(team, 1) for team, number in waiting.items() if number)
         return (waiting.get(team_id, 0) + 1) * weights >= self._waiting * self._weights.get(team_id, 1)
 
     def check(self, team_id: str) -> None:
@@ -188,7 +190,7 @@ class Admission:
     async def turn(self, *, team_id: str, weight: int, authorization: str) -> None:
         """Wait until the current request, whose caller is known now, may start. Raises `Overloaded`.
 
-        Its turn ends when it has started, or with its block.
+        Its turn ends when its run has started, or with the block of `waiting`.
         """
         work = self._current.get()
         if work is None or not work.is_waiting or work.has_turn:
@@ -222,9 +224,9 @@ class Admission:
         if key not in self._teams_by_key:
             if len(self._teams_by_key) >= _MAX_KEYS:
                 self._teams_by_key.clear()
-                self._weights = {each: self._weights[each] for each in (*self._waiting_by_team, team_id)}
+                self._weights = {team: self._weights[team] for team in (*self._waiting_by_team, team_id)}
             self._teams_by_key[key] = team_id
-            # It was let in as a request of an unknown key. It does not wait for itself.
+            # The request was admitted under an unknown key. It must not count as one that it waits for.
             self._waiting -= 1
             is_full = self.is_full(team_id)
             self._waiting += 1
@@ -239,7 +241,7 @@ class Admission:
             return self._starting < _MOST_STARTING
         if self._resuming is not None:
             return False
-        # A team of which none is starting need not wait for those of others.
+        # A team without a starting request need not wait for those of other teams.
         is_alone = asyncio.get_running_loop().time() - self._last_change > _SHARED_SECONDS
         is_limited = team_id in self._starting_by_team and not is_alone
         return self._starting < (self._limit.value if is_limited else _MOST_STARTING)
@@ -256,7 +258,7 @@ class Admission:
         self._pass_on()
 
     def _is_small(self, team_id: str) -> bool:
-        """Return true for a team that asks for so little that its requests hardly delay those of others."""
+        """Return true for a team with so little demand that its requests hardly delay those of other teams."""
         demand = self._recent.get(team_id, 0.0) + self._waiting_by_team.get(team_id, 0)
         return demand <= _SMALL_PART * self._share * self._weights.get(team_id, 1)
 
@@ -271,7 +273,7 @@ class Admission:
         self._pass_on()
 
     def _rank(self, team_id: str) -> tuple[bool, float]:
-        # The team with the fewest starting requests; of equals the one that has waited longest for a turn.
+        # First the team with the fewest starting requests; among equals, the one that has waited longest for a turn.
         starting = self._starting_by_team.get(team_id, 0) + 1
         return not self._is_small(team_id), starting / self._weights.get(team_id, 1)
 
@@ -280,7 +282,7 @@ class Admission:
             first = min(self._queues, key=self._rank)
             if not self._may_start(first):
                 return
-            # To the end of the teams.
+            # The team goes to the end of the rotation.
             queue = self._queues.pop(first)
             place = queue.popleft()
             if queue:
@@ -338,8 +340,8 @@ admission = Admission()
 def with_refusal(guard: App, *, is_work: Callable[[Scope], bool], is_stream: Callable[[Scope], bool]) -> App:
     """Wrap a `BodyGuard` so that it refuses requests with new work while they would wait too long.
 
-    While the process shuts down, it refuses all of them, and new readers of streams as well.
-    Before their body and key are read; the guard sends the error such that clients receive it while they are sending.
+    While the process shuts down, it refuses all of them, and new readers of streams as well. Requests are refused
+    before their body and key are read; the guard sends the error so that clients receive it while they are sending.
     """
 
     def refusing(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:

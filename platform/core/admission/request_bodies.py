@@ -17,7 +17,7 @@ from core.http.asgi import App, Message, Receive, Scope, Send, header, send_resp
 from core.http.rendering import error_response
 
 FREE_BYTES = 64 * 1024
-"""Size of a body that needs no caller: anybody may send it to any URL."""
+"""Size up to which a body needs no known caller: anyone may send it to any URL."""
 REJECTED = "rejected"
 """Key of the scope with the `ApiError` of a request whose head the server has rejected."""
 # Bodies beyond this size take one of their caller's slots.
@@ -34,7 +34,7 @@ _PAUSE_SECONDS = 1
 class BodyRule:
     """Limits of a body beyond `FREE_BYTES`: its maximum, and the check of its sender.
 
-    `admit` looks at the headers, returns a name of the caller, and raises an `ApiError` for strangers.
+    `admit` reads the headers, returns a name of the caller, and raises an `ApiError` for unknown callers.
     """
 
     max_bytes: int
@@ -186,7 +186,7 @@ class _Body:
                 return message
 
     async def send(self, message: Message) -> None:
-        """Send a part of the response, and drop what remains of the body at its end."""
+        """Send a part of the response; with the last one, drop the rest of the body."""
         if message["type"] == "http.response.start" and not self._is_complete:
             await self._read_short_rest()
             self._is_early = not self._is_complete

@@ -1,4 +1,4 @@
-"""Pool of processes for computations on untrusted input: few at a time, in turns of teams, with limits for each.
+"""Pool of processes for computations on untrusted input: few at a time, teams in turn, with limits for each.
 
 A request can cause such a computation with a document, a grammar, a schema or an archive. Without the pool, a few
 requests could take all processors and the memory of the machine for as long as they like.
@@ -32,16 +32,16 @@ _SOURCE_ROOTS = [str(Path(__file__).parents[2]), str(Path(__file__).parents[3])]
 _MOST_WAITING_OF_TEAM = 32
 _MOST_WAITING = 512
 _RETRY_SECONDS = (2.0, 6.0)
-# The server ends a computation at its limit; after so much longer, something is wrong with the server.
+# The server ends a computation at its time limit; if it has not done so after this much longer, it is broken.
 _PATIENCE_SECONDS = 15.0
-# A process that something else has ended is started once more.
+# A computation is started once more if something else has killed its process.
 _ATTEMPTS = 2
 _CHUNK = 256 * 1024
 _STATUS_BYTES = 64
 
 
 class TooCostly(Exception):
-    """The computation exceeded its limit of time or of memory, or crashed. `is_slow`: it was the time."""
+    """The computation exceeded its limit of time or of memory, or crashed. `is_slow`: it exceeded the time."""
 
     def __init__(self, *, is_slow: bool = False) -> None:
         self.is_slow = is_slow
@@ -101,9 +101,9 @@ def waiting() -> int:
 
 @contextmanager
 def of_team(team_id: str) -> Iterator[None]:
-    """Let the computations of the block, and of tasks that it starts, wait in the queue of a team.
+    """Put the computations of the block, and of tasks that it starts, into the queue of a team.
 
-    Those of a request are its caller's without it.
+    Computations of a request use the queue of its caller's team by default.
     """
     token = _team.set(team_id)
     try:
@@ -120,8 +120,8 @@ def team() -> str:
 async def compute(computation: Computation, *arguments: Any, waits: bool = False) -> bytes:
     """Return the result of a computation. The arguments are None, numbers, text, bytes, or lists or dicts of these.
 
-    Raises `TooCostly`, `ComputationFailed`, or `Overloaded` if too many wait, unless it `waits` with them: what a run
-    needs that has begun should not be refused.
+    Raises `TooCostly`, `ComputationFailed`, or, unless it `waits`, `Overloaded` if too many others wait. A computation
+    for a run that has begun should wait instead of being refused.
     """
     request = marshal.dumps(arguments)
     places = _places()
@@ -148,8 +148,8 @@ async def compute(computation: Computation, *arguments: Any, waits: bool = False
 class _Places:
     """Places for the computations of one event loop, taken by teams in turns.
 
-    While others may want one, a team gets all places but one: otherwise its long computations would delay the short
-    ones of all others.
+    A team gets all places but one, which other teams may need: otherwise its long computations would delay their short
+    ones.
     """
 
     def __init__(self) -> None:
@@ -208,7 +208,7 @@ class _Places:
             queue = self._queues.pop(following)
             place = queue.popleft()
             if queue:
-                # To the end of the teams.
+                # The team goes to the end of the rotation.
                 self._queues[following] = queue
             if not place.done():
                 self._take(following)
@@ -241,7 +241,7 @@ class _Server:
             try:
                 socket.send_fds(control, [message], files)
             except ConnectionError:
-                # It has died a moment ago.
+                # The server has just died.
                 process.kill()
                 process.wait()
                 process, control = self._running()
@@ -253,8 +253,8 @@ class _Server:
         if self._started is None or self._owner != os.getpid() or self._started[0].poll() is not None:
             ours, theirs = socket.socketpair()
             with theirs:
-                # The empty environment contains no secrets. It has a session of its own, because Ctrl-C in a terminal
-                # also reaches this process, which finishes its runs first.
+                # The empty environment contains no secrets. The server has a session of its own, because Ctrl-C in a
+                # terminal also reaches this process, which finishes its runs first.
                 process = subprocess.Popen(
                     [sys.executable, "-I", "-c", _PROGRAM, *_SOURCE_ROOTS],
                     stdin=theirs.fileno(),
@@ -274,7 +274,7 @@ _server = _Server()
 
 
 async def _start(computation: Computation, request: bytes) -> tuple[bytes, bytes]:
-    """Return the result of a process, with the byte before it, and how the process ended."""
+    """Return the result of a process after the byte for its kind, and the status with which the process ended."""
     loop = asyncio.get_running_loop()
     ours, theirs = socket.socketpair()
     status, written = os.pipe()
@@ -304,7 +304,7 @@ async def _start(computation: Computation, request: bytes) -> tuple[bytes, bytes
                 return b"", protocol.KILLED
             if result is None:
                 return b"", protocol.CRASHED
-        # Written before the connection ended; nothing if the server has died, and with it the process.
+        # The status is written before the connection ends; it is empty if the server has died, and the process with it.
         return result, os.read(status, _STATUS_BYTES) or protocol.KILLED
     finally:
         os.close(status)
@@ -313,7 +313,7 @@ async def _start(computation: Computation, request: bytes) -> tuple[bytes, bytes
 
 
 async def _receive(connection: socket.socket, most: int) -> bytes | None:
-    """Return what a process has written until its end; nothing if it is not complete, None if it is too much."""
+    """Return the complete output of a process; empty if it is incomplete, None if its result exceeds `most` bytes."""
     loop, head, received = asyncio.get_running_loop(), protocol.LENGTH.size, bytearray()
     with suppress(ConnectionError):
         while chunk := await loop.sock_recv(connection, _CHUNK):

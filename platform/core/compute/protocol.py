@@ -2,9 +2,9 @@
 
 import struct
 
-# Of a request or of a result, before its bytes.
+# Length of a request or of a result, sent before its bytes.
 LENGTH = struct.Struct("<Q")
-# The byte before a result.
+# The byte before a result, for its kind.
 DONE = b"d"
 FAILED = b"f"
 TOO_LARGE = b"l"
@@ -14,5 +14,5 @@ EXITED = b"exited"
 TOO_SLOW = b"slow"
 # It crashed, which hostile input can cause.
 CRASHED = b"crashed"
-# Something else has ended it: an operator, or a system without memory.
+# Something else has killed it: an operator, or a system that ran out of memory.
 KILLED = b"killed"

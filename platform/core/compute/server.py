@@ -34,7 +34,7 @@ _POLL_MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A computation. The server keeps its end of the connection open, to notice that the pool has closed the other."""
+    """A running computation. The server keeps its end of the connection open to notice when the pool closes its end."""
 
     connection: socket.socket
     status: int
@@ -62,13 +62,14 @@ class Server:
         """Serve requests until the pool closes the connection."""
         while True:
             nearest = min((running.ends for running in self._running.values()), default=None)
-            # At least each second: a signal that arrives just before the poll would otherwise be noticed with the next.
+            # At least each second: a signal that arrives just before the poll would otherwise go unnoticed until the
+            # next one.
             wait = _POLL_MS if nearest is None else max(0, min(_POLL_MS, int((nearest - time.monotonic()) * 1000) + 1))
             ready = dict(self._poll.poll(wait))
             with suppress(BlockingIOError):
                 self._awake.recv(_REQUEST_BYTES)
             self._reap()
-            self._kill_what_has_ended(ready)
+            self._kill_expired_and_abandoned(ready)
             if self._control.fileno() in ready and not self._accept():
                 break
         for pid in self._running:
@@ -95,7 +96,7 @@ class Server:
         if not pid:
             self._become(connection, request, function)
         self._running[pid] = _Running(connection, status, time.monotonic() + request["seconds"])
-        # Hang-ups are reported always, whatever is asked for.
+        # No events are requested, as hang-ups are always reported.
         self._poll.register(connection, 0)
         return True
 
@@ -119,7 +120,7 @@ class Server:
             os._exit(1)
         os._exit(0)
 
-    def _kill_what_has_ended(self, ready: dict[int, int]) -> None:
+    def _kill_expired_and_abandoned(self, ready: dict[int, int]) -> None:
         now = time.monotonic()
         for pid, running in self._running.items():
             if now >= running.ends:
@@ -167,7 +168,7 @@ def _read(connection: socket.socket) -> bytes:
 
 def _limit(request: dict[str, Any]) -> None:
     os.nice(_NICENESS)
-    # The signal of the soft limit tells the reason. Code injected through a parser could ignore only that one.
+    # The soft limit's signal tells the reason. Code injected through a parser could ignore it, but not the hard limit.
     resource.setrlimit(resource.RLIMIT_CPU, (request["cpu"], request["cpu"] + 1))
     for kind, limit in (
         (resource.RLIMIT_AS, request["memory"]),

@@ -14,19 +14,20 @@ from typing_extensions import override
 
 from core.db.wait_limit import Wait, seconds_left
 
-# Parameters of Django that are not libpq's.
+# Connection parameters of Django that libpq does not have.
 _OF_CURSORS = ("context", "cursor_factory", "prepare_threshold")
 _INTERVAL_SECONDS = 0.1
 # A server that has stopped does not take the request to cancel a statement either.
 CANCEL_SECONDS = 1.0
-"""The time in which a server may cancel a statement that nobody waits for any more."""
+"""The time that a server has to cancel a statement whose caller no longer waits."""
 READ_ONLY = psycopg.errors.ReadOnlySqlTransaction
 
 
 class PlatformConnection(psycopg.Connection[Any]):
     """A connection that gives up waiting when the limit of the request is reached, and leaves a read-only server.
 
-    It is closed in both cases, so that the pool replaces it. Of several servers, the one that worked is tried first.
+    It is closed in both cases, so that the pool replaces it. If there are several servers, the last one that accepted a
+    connection is tried first.
     """
 
     @classmethod
@@ -75,7 +76,7 @@ def note_server(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[A
 
 
 def _last_server_first(parameters: Mapping[str, Any]) -> dict[str, str]:
-    """Return host and port of a connection to several servers, with the one that was connected last before others."""
+    """Return hosts and ports of a connection to several servers, with the server of the last connection first."""
     hosts, ports = (str(parameters.get(name) or "").split(",") for name in ("host", "port"))
     servers: list[_Server] = list(zip(hosts, ports, strict=False))
     if _last_server not in servers or not len(hosts) == len(ports) > 1:
@@ -92,9 +93,9 @@ def database_conninfo(alias: str = DEFAULT_DB_ALIAS) -> str:
 
 
 def is_closed_by_server(connection: psycopg.Connection[Any]) -> bool:
-    """Return true if an idle connection can no longer be used; asks nobody and takes a few microseconds.
+    """Return true if an idle connection can no longer be used; sends nothing and takes a few microseconds.
 
-    What a server sends without being asked is mostly its last message, for example when it is restarted.
+    A message that a server sends without a query is mostly its last one, for example when it is restarted.
     """
     if connection.closed:
         return True
@@ -106,8 +107,8 @@ def is_closed_by_server(connection: psycopg.Connection[Any]) -> bool:
 def is_unavailable(error: BaseException | None) -> bool:
     """Return true for an error of the database that may be gone in a moment.
 
-    It cannot be reached, is stopping, read-only or full, does not answer in time, or has ended a transaction because of
-    others.
+    The database cannot be reached, is stopping, read-only or full, does not answer in time, or has ended a transaction
+    because of other transactions.
     """
     if isinstance(error, OperationalError | InterfaceError | psycopg.OperationalError | psycopg.InterfaceError):
         return True

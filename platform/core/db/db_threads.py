@@ -22,7 +22,7 @@ from core.telemetry import metrics
 Result = TypeVar("Result")
 # Each thread holds a PostgreSQL connection, in every process.
 _SIZE = 4
-# Of the threads, so that one remains for the lookups that every request waits for.
+# All threads but one, which remains for the lookups that every request waits for.
 _VIEW_TURNS = Turns(_SIZE - 1)
 _THREADS = ThreadPoolExecutor(max_workers=_SIZE, thread_name_prefix="db")
 
@@ -34,8 +34,8 @@ async def in_db_thread(call: Callable[[], Result]) -> Result:
     work = _THREADS.submit(copy_context().run, _with_connection, call, time.perf_counter(), wait)
     if limit is None:
         return await asyncio.wrap_future(work)
-    # While the database does not answer, the statements of others occupy the threads. What has begun has limits of its
-    # own, and may upload a large file.
+    # While the database does not answer, the statements of other requests occupy the threads. A call that has begun has
+    # limits of its own, and may upload a large file.
     waiting = asyncio.get_running_loop().call_later(limit, work.cancel)
     try:
         return await asyncio.wrap_future(work)
@@ -50,7 +50,7 @@ async def in_db_thread(call: Callable[[], Result]) -> Result:
 
 
 async def in_view_thread(call: Callable[[], Result], *, authorization: str) -> Result:
-    """Run a whole view in one of the threads; the keys of its callers take turns."""
+    """Run a whole view in one of the threads; API keys take turns."""
     async with AsyncExitStack() as stack:
         await within_limit(stack.enter_async_context(_VIEW_TURNS.turn(hash(authorization))))
         return await in_db_thread(call)
@@ -74,7 +74,7 @@ async def connect_threads() -> None:
 
 
 def _connect() -> None:
-    # In the thread: `connection` is another object in each of them.
+    # Runs in the thread: `connection` is a different object in each of them.
     connection.ensure_connection()
 
 

@@ -2,7 +2,7 @@
 
 A run awaits the commit of its change, so a change is durable before its event is sent; only the fixed costs of a
 transaction (round trip, fsync, Python's overhead) are shared. Each event loop commits its own groups, one at a time:
-what is submitted during a commit forms the next group. In a thread of its own, the writer would wait for the
+changes that are submitted during a commit form the next group. In a thread of its own, the writer would wait for the
 interpreter lock of a busy event loop again and again.
 """
 
@@ -30,16 +30,17 @@ Outcomes = Sequence[Exception | None]
 _MAX_BATCH = 64
 # Eight seconds in total: long enough for a restart of PostgreSQL.
 _RECONNECT_SECONDS = (0.05, 0.2, 0.5, 1.0, 2.0, 2.0, 2.0)
-# When the time is over, a commit may have taken effect that was not confirmed. A client that is told that its request
-# failed must not find it completed, so there is more time for finding out, if the database answers again.
+# When the time is over, an unconfirmed commit may have taken effect. A client whose request is reported as failed must
+# not find it completed, so there is more time to find out, in case the database answers again.
 _RECALL_SECONDS = 2.0
-# A change alone that the server cancels for so long, and so often, is too large for its limits; others wait behind it.
+# A single change that the server cancels for this long, and this often, is too large for its limits; other changes wait
+# behind it.
 _CANCELLED_SECONDS = 15.0
 _MIN_CANCELLED = 3
 
 
 class ChangeTooLarge(Exception):
-    """The server cancels the change whenever it is to be committed, also alone."""
+    """The server cancels every attempt to commit the change, even alone."""
 
 
 class Committer(Protocol[Applied_contra]):
@@ -79,7 +80,7 @@ class GroupCommit(Generic[Change]):
         writer = self._by_loop.get(loop)
         if writer is None:
             # Tests and short-lived commands close their loops; production processes have one.
-            for closed in [known for known in [*self._by_loop] if known.is_closed()]:
+            for closed in [candidate for candidate in [*self._by_loop] if candidate.is_closed()]:
                 self._by_loop.pop(closed, None)
             writer = self._by_loop[loop] = _LoopWriter(self._committer(), self._pauses, lambda: self._waits_forever)
         return writer.submit(change)
@@ -112,7 +113,7 @@ class _LoopWriter(Generic[Change]):
         waiting = _Waiting(change, future)
         self._queue.append(waiting)
         if self._task is None or self._task.done():
-            # It starts with the next iteration of the loop, so everything that is submitted in this one joins.
+            # The task starts with the next iteration of the loop, so all changes that are submitted in this one join.
             self._task = loop.create_task(self._write(), context=wait_limit.unrelated())
         if (limit := wait_limit.current()) is not None:
             wait = wait_limit.Wait()
@@ -137,7 +138,7 @@ class _LoopWriter(Generic[Change]):
             metrics.COMMIT_SIZE.observe(len(batch))
             metrics.COMMIT_DURATION.observe(took)
             for waiting, outcome in zip(batch, outcomes, strict=True):
-                # Otherwise the run was cancelled while it was waiting.
+                # A future that is done already belongs to a run that was cancelled while it was waiting.
                 if not waiting.future.done():
                     if outcome is None:
                         waiting.future.set_result(None)

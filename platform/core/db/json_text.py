@@ -22,7 +22,7 @@ class WireDecoder(json.JSONDecoder):
 
 
 class WireField(models.JSONField):
-    """Column of values that are sent to clients again: with the type `json`, which keeps the order of keys.
+    """Column of the type `json`, which keeps the order of keys, for values that are sent to clients again.
 
     `jsonb` sorts them, so that a retrieved object would differ from the streamed one, and models would be shown the
     properties of a schema in another order. The type has no equality and no indexes; for queries by a key use

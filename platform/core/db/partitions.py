@@ -23,9 +23,9 @@ from core.db.row_security import row_security_statements
 
 logger = logging.getLogger(__name__)
 MONTHS_AHEAD = 3
-"""Months whose partitions exist, from the current one on."""
+"""Number of months whose partitions are created, from the current one on."""
 _NAME = re.compile(r"_y(\d{4})m(\d{2})$")
-# Whoever waits for a lock blocks the writers behind it, so the functions give up soon. The caller tries again.
+# A statement that waits for a lock blocks the writers behind it, so the functions give up soon. The caller tries again.
 #
 # A new partition is filled before it is attached: attaching takes no lock on the table that readers or writers would
 # wait for, except on the default partition, which is normally empty.
@@ -123,9 +123,9 @@ def partitions(table: MonthlyTable, *, using: str = "default") -> list[Partition
         cursor.execute(_PARTITIONS, [table.name])
         names = [(name, _NAME.search(name)) for (name,) in cursor.fetchall()]
     return [
-        Partition(name=name, month=datetime(int(found[1]), int(found[2]), 1, tzinfo=UTC))
-        for name, found in names
-        if found
+        Partition(name=name, month=datetime(int(match[1]), int(match[2]), 1, tzinfo=UTC))
+        for name, match in names
+        if match
     ]
 
 
@@ -166,8 +166,8 @@ def _grant(_: Any, editor: Any) -> None:
 class CreateMonthlyTable(CreateModel):
     """Migration operation that creates a model's table partitioned by a column, with a default partition.
 
-    `primary_key` are the columns of the primary key in the database, which must contain the partition key, if they are
-    others than Django's: for the admin a model needs a key of one column.
+    `primary_key` names the columns of the primary key in the database, which must contain the partition key, if they
+    differ from Django's: for the admin a model needs a key of one column.
     """
 
     def __init__(self, *arguments: Any, partition_by: str, primary_key: Sequence[str] = (), **options: Any) -> None:

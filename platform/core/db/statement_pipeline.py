@@ -22,29 +22,29 @@ from core.db.wait_limit import seconds_left
 
 logger = logging.getLogger(__name__)
 Row = tuple[bytes | None, ...]
-# What a server answers that has not prepared the statement, or already did so for another client.
+# Errors of a server that has not prepared the statement, or has already prepared it for another client.
 _NOT_PREPARED = (psycopg.errors.InvalidSqlStatementName, psycopg.errors.DuplicatePreparedStatement)
 
 
 # The same transaction may succeed in a moment: it was chosen to resolve a conflict (class 40), the server lacks memory
-# or space on its disk (53) or has become read-only (25006), or somebody cancelled a statement or limits its time.
+# or space on its disk (53) or has become read-only (25006), or a statement was cancelled or exceeded a time limit.
 _PASSING = ("40", "53", "25006", "55P03", "57014")
 
 
 class ConnectionLost(OperationalError):
     """The connection cannot be opened, or broke during a transaction, which may have been committed.
 
-    Also: the server cannot commit the transaction at the moment.
+    Also raised if the server cannot commit the transaction at the moment.
     """
 
 
 class TransactionCancelled(ConnectionLost):
-    """The server has cancelled the transaction, which was not committed: by a limit of its time or on request."""
+    """The server has cancelled the transaction, by a time limit or on request; it was not committed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Statement:
-    """An SQL statement with the parameters `$1`, `$2`, …; keep one object for each and use it again."""
+    """An SQL statement with the parameters `$1`, `$2`, …; create one object per statement and reuse it."""
 
     sql: str
     name: bytes = field(init=False, repr=False)
@@ -113,7 +113,7 @@ class StatementPipeline:
         except BaseException as error:
             if isinstance(error, TimeoutError):
                 await self._cancel()
-            # The answers of this transaction would be taken for those of the next one.
+            # Otherwise the answers of this transaction would be taken for those of the next one.
             self.close()
             if isinstance(error, psycopg.OperationalError | OSError):
                 raise ConnectionLost(str(error)) from error
@@ -140,7 +140,7 @@ class StatementPipeline:
             return self._libpq
         self.close()
         try:
-            # The limit of a connection is for each address of the server.
+            # The connection's own time limit applies to each address of the server.
             async with asyncio.timeout(seconds_left()):
                 self._connection = await psycopg.AsyncConnection.connect(self._conninfo())
         except (psycopg.OperationalError, TimeoutError) as error:
@@ -174,7 +174,7 @@ class StatementPipeline:
             libpq.finish()
 
     def __del__(self) -> None:
-        # The event loop may be closed: psycopg warns of connections that nobody has closed.
+        # The event loop may be closed: psycopg warns of connections that were not closed.
         if self._libpq is not None:
             self._libpq.finish()
 
@@ -195,7 +195,7 @@ class StatementPipeline:
     def _on_readable(self) -> None:
         # Also called when an idle connection is closed by the server.
         libpq = self._libpq
-        # Until nothing is left, although most answers need one turn (the check takes 0.5 us): uvloop reports a
+        # Reads until nothing is left, although most answers need one turn (the check takes 0.5 us): uvloop reports a
         # connection that was reset only once, and the first read may find a last message of the server instead of the
         # reset. The transaction would then wait forever.
         while libpq is not None and self._libpq is libpq:
@@ -213,7 +213,7 @@ class StatementPipeline:
             # Each statement's results end with None.
             result = libpq.get_result()
             if result is None:
-                # Of a lost connection there would be no end of them.
+                # A lost connection returns None without end.
                 if libpq.status != pq.ConnStatus.OK:
                     raise psycopg.OperationalError("the connection to the database was lost")
             elif result.status == pq.ExecStatus.PIPELINE_SYNC:

@@ -1,6 +1,6 @@
 """One limit for all the time that a request waits for the database: for threads, connections, statements and commits.
 
-Each of these waits alone may be short enough, and a client would still wait several times as long for its 503.
+With a limit for each of these waits, a client could wait several times as long for its 503.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class Wait:
             self._limit.begin()
 
     def end(self) -> None:
-        """Count no longer. May be called again, without effect."""
+        """Stop counting. May be called again, without effect."""
         limit, self._limit = self._limit, None
         if limit is not None:
             limit.finish()
@@ -85,7 +85,7 @@ _seconds: float | None = None
 
 
 def limit_waits(seconds: float | None) -> None:
-    """Let each request of this process wait for the database for so long; for web, whose clients wait."""
+    """Limit the time that each request of this process waits for the database; for web, whose clients wait."""
     global _seconds  # noqa: PLW0603 - set once, when a web process starts
     _seconds = seconds
 
@@ -124,7 +124,7 @@ def unrelated() -> Context:
 
 
 async def within_limit(work: Awaitable[Result]) -> Result:
-    """Await something that waits for the database. Raises `OperationalError` after the time that is left."""
+    """Await `work`, which waits for the database. Raises `OperationalError` after the time that is left."""
     left = seconds_left()
     with Wait():
         try:

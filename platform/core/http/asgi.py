@@ -43,7 +43,7 @@ ABORT = "abort"
 _MAX_CLIENT_REQUEST_ID = 512
 # A longer body without a Content-Length is kept on disk until it is complete.
 _MAX_UNANNOUNCED_BYTES = 1024 * 1024
-# For the server to notice that its connection was closed.
+# Time for the server to notice that its connection was closed.
 _CLOSE_SECONDS = 1.0
 SERVICE_RESTART = 1012
 """Code of a WebSocket that is closed because its server shuts down: clients may reconnect at once."""
@@ -151,7 +151,7 @@ def with_request_id(app: App, *, route_of: Callable[[Scope], str] = _unknown_rou
 
 
 async def _end_cut(scope: Scope, receive: Receive, send: Send, access: Access) -> None:
-    """End a request that this process does not serve any more."""
+    """End a request that this process no longer serves."""
     if scope["type"] == "websocket":
         with suppress(OSError, RuntimeError):
             await send({"type": "websocket.close", "code": SERVICE_RESTART, "reason": shutting_down().message})
@@ -176,7 +176,7 @@ async def _disconnect(receive: Receive) -> None:
 
 
 def adding_headers(send: Send, headers: Callable[[], list[tuple[bytes, bytes]]]) -> Send:
-    """Return a `send` that adds headers to the start of a response. Those that it has already are kept."""
+    """Return a `send` that adds headers to the start of a response. Headers that the response already has are kept."""
 
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -191,7 +191,7 @@ def adding_headers(send: Send, headers: Callable[[], list[tuple[bytes, bytes]]])
 def with_api_headers(app: App) -> App:
     """Wrap an app so that its responses have the headers that OpenAI sends with every response.
 
-    They also get those that the request's code adds with `core.http.response_headers`.
+    They also get the headers that the code for the request adds with `core.http.response_headers`.
     """
 
     # Not a coroutine, which would live as long as the stream.
@@ -209,10 +209,10 @@ def _openai_headers(started: float, added: Mapping[str, str]) -> list[tuple[byte
 
 
 class ApiShell:
-    """Wrapper of the apps under /v1 that reads the body into `scope["body"]`; its size is limited before.
+    """Wrapper of the apps under /v1 that reads the body, whose size is already limited, into `scope["body"]`.
 
-    Of requests for which `is_upload` returns true, `scope["body"]` is empty, and `scope["upload"]` is a file on disk,
-    open at its beginning.
+    If `is_upload` returns true for a request, `scope["body"]` is empty, and `scope["upload"]` is a file on disk, open
+    at its beginning.
     """
 
     def __init__(self, app: App, *, is_upload: Callable[[Scope], bool]) -> None:
@@ -255,7 +255,7 @@ async def _read_body(scope: Scope, receive: Receive) -> bytes:
         chunks.append(chunk)
         size += len(chunk)
         if size > _MAX_UNANNOUNCED_BYTES and not is_announced:
-            # It may be refused as too large only when 64 MiB have arrived. Many such bodies would fill the memory.
+            # A body may be refused as too large only when 64 MiB have arrived. Many such bodies would fill the memory.
             with await _spooled(pieces, first=b"".join(chunks)) as spooled:
                 chunks.clear()
                 note_size(spooled.seek(0, SEEK_END))
@@ -266,7 +266,7 @@ async def _read_body(scope: Scope, receive: Receive) -> bytes:
 
 
 async def _spooled(pieces: AsyncIterator[bytes], *, first: bytes = b"") -> IO[bytes]:
-    """Write the body to a temporary file, and return that at its beginning. Raises `OSError` if the disk is full."""
+    """Write the body to a temporary file and return the file at its beginning. Raises `OSError` if the disk is full."""
     upload = TemporaryFile()  # noqa: SIM115 - closed by the caller
     try:
         await asyncio.to_thread(upload.write, first)
@@ -274,7 +274,7 @@ async def _spooled(pieces: AsyncIterator[bytes], *, first: bytes = b"") -> IO[by
             await asyncio.to_thread(upload.write, chunk)
         upload.seek(0)
     except BaseException:
-        # Writes once more what could not be written.
+        # Closing tries once more to write the buffered bytes.
         with suppress(OSError):
             upload.close()
         raise
@@ -313,8 +313,8 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     # Freed with the first message: the request may take minutes.
     del body
 
-    # A stream waits for a disconnect as long as it lives, so what waits is the server's coroutine alone: each of ours
-    # above it would take 0.25 KB.
+    # A stream waits for a disconnect as long as it lives, so only the server's coroutine waits: each of ours above it
+    # would take 0.25 KB.
     def replay() -> Awaitable[Message]:
         return receive() if first is None else replay_first()
 
@@ -332,7 +332,7 @@ async def send_error(error: ApiError, send: Send) -> None:
 
 
 async def send_response(response: HttpResponseBase, send: Send) -> None:
-    """Send a response of Django that is not a stream."""
+    """Send a Django response that is not a stream."""
     body = bytes(getattr(response, "content", b""))
     response.headers["Content-Length"] = str(len(body))
     await send({"type": "http.response.start", "status": response.status_code, "headers": headers_of(response)})
@@ -340,7 +340,7 @@ async def send_response(response: HttpResponseBase, send: Send) -> None:
 
 
 def headers_of(response: HttpResponseBase) -> list[tuple[bytes, bytes]]:
-    """Return the headers of a response of Django as ASGI has them."""
+    """Return the headers of a Django response in the format of ASGI."""
     return [(name.lower().encode(), value.encode("latin-1")) for name, value in response.items()]
 
 
@@ -360,7 +360,7 @@ class ApiHandler(ASGIHandler):
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # The replayed body, which `ApiShell` has put into the scope. The next message can only be a disconnect.
+        # Skip the replayed body, which `ApiShell` has put into the scope. The next message can only be a disconnect.
         await receive()
         set_script_prefix(scope.get("root_path", "") or "/")
         view = asyncio.ensure_future(self._respond(scope))
@@ -395,7 +395,7 @@ class ApiHandler(ASGIHandler):
         request.resolver_match = match
         view = partial(match.func, request, *match.args, **match.kwargs)
         try:
-            # DRF's responses are rendered late, in Django by its handler, which this one replaces.
+            # DRF's responses are rendered late: by Django's handler, which this one replaces.
             if iscoroutinefunction(match.func):
                 return _rendered(await view())
             return await in_view_thread(lambda: _rendered(view()), authorization=header(scope, b"authorization"))
@@ -404,7 +404,7 @@ class ApiHandler(ASGIHandler):
 
 
 async def _ended_before(work: "asyncio.Future[Any]", disconnected: "asyncio.Future[Message]") -> bool:
-    """Wait for the end of some work, which is cancelled if the client disconnects first, or the request is."""
+    """Wait for `work` and return whether it ended; cancel it if the client disconnects or the request is cancelled."""
     try:
         await asyncio.wait({work, disconnected}, return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:

@@ -47,7 +47,7 @@ for _prefix in Prefix:
     register_converter(_IdConverter, _prefix.value)
 
 
-# Matched with every request that may be a stream or an upload.
+# Cached: matched with every request that may be a stream or an upload.
 @cache
 def _pattern(path: str) -> re.Pattern[str]:
     return re.compile("/v1/" + _CONVERTER.sub(r"(?P<\2>[^/]+)", path))
@@ -66,7 +66,7 @@ def _check_ids(path: str, ids: Mapping[str, str]) -> None:
 class ApiObject:
     """JSON object or form of the API, with its name in the OpenAPI document.
 
-    Schemas may contain other API objects, to which the document refers by name. Those that take long to build are
+    Schemas may contain other API objects, to which the document refers by name. Schemas that take long to build are
     functions.
     """
 
@@ -104,8 +104,8 @@ class Endpoint:
     view (`tenants.views.ApiView`); the converter of an id in the path is its prefix, as in `<resp:response_id>`.
     `returns` is a media type for contents that are not JSON. `parse` converts the values of a JSON body, by default
     into the type `body`. `query` None accepts any parameters. A `spooled` body is written to disk. `calls_model`: the
-    handler itself reserves what the call needs of the limits. `served_by` is a class of calls (`responses.api.calls`)
-    that serves the endpoint if it has no handler, and otherwise only requests for the stream that `stream` describes.
+    handler itself reserves the limits for the call. `served_by` is a class of calls (`responses.api.calls`) that serves
+    the endpoint if it has no handler, and otherwise only requests for the stream that `stream` describes.
     """
 
     scope: str
@@ -128,7 +128,7 @@ class Endpoint:
 
     def __call__(self, handler: Handler) -> Handler:
         def arguments_of(view: Any, request: Request, ids: dict[str, str]) -> dict[str, Any]:
-            # The view's path: the declaration is copied into the view, which completes it.
+            # `view.path`, because the declaration is copied into the view, which completes it.
             _check_ids(view.path, ids)
             body = request._request.body  # noqa: SLF001 - DRF would choose a parser for it
             return self.arguments(request.query_params, body)
@@ -157,7 +157,7 @@ class Endpoint:
 
     @property
     def path_ids(self) -> list[tuple[str, str]]:
-        """Prefix and name of each id in the path, without values that no prefix identifies."""
+        """Prefix and name of each id in the path, without values that have no prefix."""
         return [(prefix, name) for prefix, name in _CONVERTER.findall(self.path) if prefix in _ID_PREFIXES]
 
     @property
@@ -167,7 +167,7 @@ class Endpoint:
 
     @property
     def is_work(self) -> bool:
-        """True if a request creates something or calls a model: refused while it would wait, or during a shutdown.
+        """True if a request creates something or calls a model; it is refused during an overload or a shutdown.
 
         Updates, whose path ends with an id, cancellations, which have no body, and administration are always served.
         """
@@ -207,7 +207,7 @@ class Endpoint:
         if self.query is not None:
             reject_unknown(query, self.query)
             reject_unstorable_values(query)
-        arguments = {one.name: one.read(query) for one in self.query or ()}
+        arguments = {argument.name: argument.read(query) for argument in self.query or ()}
         if self.parse is not None:
             arguments["body"] = self.parse(parse_json(body))
         elif isinstance(self.body, type):
@@ -226,7 +226,7 @@ class EndpointIndex:
 
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
         self._by_name: dict[str, list[Endpoint]] = {}
-        # By the number of their parts, as there are a hundred of them.
+        # By the number of their path segments, as there are a hundred such endpoints.
         self._with_ids: dict[int, dict[str, list[Endpoint]]] = {}
         for endpoint in endpoints:
             path = f"/v1/{endpoint.path}"

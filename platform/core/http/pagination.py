@@ -100,7 +100,7 @@ def keyset(
 ) -> Page[ModelRow]:
     """Return one page of rows, ordered by the fields `by`, which must be unique together.
 
-    `find(id)` returns the row of a cursor, which has these fields, or None; `unknown(id, param=…)` is the error then.
+    `find(id)` returns the row of a cursor, which has these fields, or None; then `unknown(id, param=…)` is raised.
     """
     newest_first = page.order is Order.DESC
     for param, cursor_id, older in (("after", page.after, newest_first), ("before", page.before, not newest_first)):

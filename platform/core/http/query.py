@@ -1,4 +1,4 @@
-"""Query parameters: their description, rejecting unknown names, reading nested names and Unix times."""
+"""Query parameters: descriptions, rejection of unknown names, and readers for nested names and Unix times."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from django.http import QueryDict
 from core.errors import ArrayTooLong, InvalidType, InvalidValue, LimitExceeded, UnknownParameter
 
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
-# Columns have room for 19 digits, and `int` raises for some thousand.
+# Columns have room for 19 digits, and `int` raises an error for some thousand.
 _MAX_DIGITS = 20
 # Parameters that appear under other names in a query: clients differ in how they write several values.
 _WRITTEN = {"metadata": ("metadata[…]",), "include": ("include", "include[]")}
@@ -42,13 +42,13 @@ def reject_unknown(query: QueryDict, arguments: Sequence[QueryArgument]) -> None
 
     A filter with a typing error in its name would otherwise return everything.
     """
-    parameters = [one for argument in arguments for one in argument.parameters]
+    parameters = [entry for argument in arguments for entry in argument.parameters]
     # Filters such as `effective_at[gte]=…`.
-    ranges = [(one["name"], key) for one in parameters for key in one["schema"].get("properties", ())]
-    described = [one["name"] for one in parameters if "properties" not in one["schema"]]
+    ranges = [(entry["name"], key) for entry in parameters for key in entry["schema"].get("properties", ())]
+    described = [entry["name"] for entry in parameters if "properties" not in entry["schema"]]
     described += [f"{name}[{key}]" for name, key in ranges]
-    known = [name for one in described for name in _WRITTEN.get(one, (one,))]
-    known += [f"{one['name']}[]" for one in parameters if one["schema"].get("type") == "array"]
+    known = [spelling for name in described for spelling in _WRITTEN.get(name, (name,))]
+    known += [f"{entry['name']}[]" for entry in parameters if entry["schema"].get("type") == "array"]
     for name in query:
         plain = "metadata[…]" if name.startswith("metadata[") and name.endswith("]") else name
         if plain not in known:
@@ -70,7 +70,7 @@ def reject_unstorable_values(query: QueryDict) -> None:
 
 
 def texts_argument(name: str, *, items: dict[str, Any] | None = None, most: int = 100) -> QueryArgument:
-    """Return the argument for a list of texts, sent as `name=…` or `name[]=…` several times; empty if not given.
+    """Return the argument for a list of texts, sent as `name=…` or `name[]=…` several times; empty without them.
 
     Reading it raises `LimitExceeded` for more than `most` texts.
     """
@@ -111,7 +111,7 @@ def integer(query: Mapping[str, str], name: str, *, least: int = 0, most: int) -
 
 
 def row_number(text: str) -> int | None:
-    """Return the key or number of a row that a URL names; None for a text that no row can have."""
+    """Return the key or number of a row in a URL; None for a text that cannot be one."""
     return int(text) if _INTEGER.fullmatch(text) and len(text) < _MAX_DIGITS else None
 
 

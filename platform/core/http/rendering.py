@@ -42,7 +42,7 @@ from core.telemetry import metrics
 logger = logging.getLogger(__name__)
 JSON = "application/json"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# Somebody has to make space, which takes longer than the restart of a server.
+# An operator has to free space, which takes longer than the restart of a server.
 _FULL_SECONDS = 5.0
 _CODING = re.compile(r"([a-z*-]+)\s*(?:;\s*q=([0-9](?:\.[0-9]{1,3})?))?")
 Form: TypeAlias = tuple[QueryDict, "MultiValueDict[str, UploadedFile[bytes]]"]
@@ -136,7 +136,7 @@ def accepts_gzip(header: str) -> bool:
 def parse_form(
     body: IO[bytes], content_type: str, handler: FileUploadHandler, *, parser: type[MultiPartParser] = MultiPartParser
 ) -> Form:
-    """Parse a multipart form of which `handler` keeps the files; raises `InvalidMultipart`."""
+    """Parse a multipart form whose files `handler` keeps; raises `InvalidMultipart`."""
     meta = {"CONTENT_TYPE": content_type, "CONTENT_LENGTH": str(body.seek(0, SEEK_END))}
     body.seek(0)
     try:
@@ -179,7 +179,7 @@ class _PathKeepingHandler(FileUploadHandler):
 class _PathKeepingParser(MultiPartParser):
     @override
     def sanitize_file_name(self, file_name: str) -> str:
-        # Django keeps the last part only. Whoever uses the names has to check them.
+        # Django would keep only the last part. Callers have to check the names.
         return file_name
 
 

@@ -7,7 +7,7 @@ _collected: ContextVar[dict[str, str] | None] = ContextVar("_collected", default
 
 
 def collect() -> dict[str, str]:
-    """Collect the headers of a new request in this context, and return the dictionary that gets them."""
+    """Start to collect headers for a new request in this context, and return the dictionary that they are added to."""
     headers: dict[str, str] = {}
     _collected.set(headers)
     return headers

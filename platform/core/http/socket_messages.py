@@ -1,9 +1,9 @@
-"""Memory of WebSocket messages, the same under every server: which of them a process receives at the same time.
+"""Memory for WebSocket messages, the same under every server: bounds those that a process receives at the same time.
 
 A server keeps a message until it is complete, and the application until its response has started. So a message of more
 than 1 MiB reserves its size before it is read. Until that is possible, nothing is read from its connection. After a
-minute, or if a message in fragments turns out to be larger than what is left, the connection is closed, and its client
-may try again.
+minute, or if a message in fragments turns out to be larger than the memory that is left, the connection is closed, and
+its client may try again.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from django.conf import settings
 from core.http.asgi import Scope
 
 SENDER = "message_sender"
-"""Key of the scope with the name of the caller, once it is known. Others send small messages only."""
+"""Key of the scope with the name of the caller, once it is known. Unknown callers send small messages only."""
 RESERVATION = "reservation"
 """Key of a message with its `Reservation`, which lasts as long as something refers to it."""
 TRY_AGAIN_LATER = 1013
@@ -59,7 +59,7 @@ class _Waiting:
 class MessageBudget:
     """Bytes of messages in this process. One sender gets at most three quarters of them.
 
-    Others may pass a message that waits for memory during its first `patience` seconds.
+    Other messages may overtake one that waits for memory during its first `patience` seconds.
     """
 
     def __init__(self, *, patience: float = 10) -> None:
@@ -68,14 +68,14 @@ class MessageBudget:
         self._waiting: deque[_Waiting] = deque()
 
     def try_take(self, sender: str, size: int) -> Reservation | None:
-        """Reserve some bytes, or return None if others use them."""
+        """Reserve some bytes, or return None if other messages use them."""
         if not self._has(sender, size):
             return None
         self.add(sender, size)
         return Reservation(self, sender, size)
 
     def try_extend(self, reservation: Reservation, size: int) -> bool:
-        """Change a reservation to a size; false if others use the rest."""
+        """Change a reservation to a size; return false if other messages use the rest of the budget."""
         if not self._has(reservation.sender, size - reservation.size):
             return False
         self.add(reservation.sender, size - reservation.size)
@@ -83,7 +83,7 @@ class MessageBudget:
         return True
 
     async def take(self, sender: str, size: int) -> Reservation:
-        """Reserve some bytes as soon as others have released them, in the order of calls; raises `TimeoutError`."""
+        """Reserve some bytes as soon as they have been released, in the order of calls; raises `TimeoutError`."""
         place: asyncio.Future[Reservation] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(sender, size, place))
         self._pass_on()
@@ -91,7 +91,7 @@ class MessageBudget:
             return await place
 
     def add(self, sender: str, size: int) -> None:
-        """Count bytes of a sender; negative ones are released."""
+        """Count bytes of a sender; a negative size releases them."""
         used = self._used.pop(sender, 0) + size
         if used:
             self._used[sender] = used
@@ -111,14 +111,14 @@ class MessageBudget:
         for message in waiting:
             if message.place.done():
                 continue
-            # Messages of a sender keep their order; those of others may pass.
+            # Messages of one sender keep their order; those of other senders may overtake them.
             if not is_kept and message.sender not in blocked:
                 reservation = self.try_take(message.sender, message.size)
                 if reservation is not None:
                     message.place.set_result(reservation)
                     continue
-                # What is released from now on is kept for a message that smaller ones would pass again and again,
-                # unless it waits for others of its sender.
+                # Bytes that are released from now on are kept for a message that smaller ones would overtake again and
+                # again, unless it waits for others of its sender.
                 is_late = time.monotonic() - message.since >= self._patience
                 is_kept = is_late and self._has_share(message.sender, message.size)
             self._waiting.append(message)
@@ -129,7 +129,7 @@ budget = MessageBudget()
 
 
 class IncomingMessage:
-    """The message that a connection receives.
+    """The message that a connection is receiving.
 
     `pause` and `resume` control the reading, and `fail` closes the connection with a code and a reason.
     """
@@ -148,7 +148,7 @@ class IncomingMessage:
 
     @property
     def is_waiting(self) -> bool:
-        """True while nothing may be read of the message."""
+        """True while the message waits for memory and must not be read."""
         return self._waiting is not None
 
     def received(self, size: int) -> None:
@@ -156,7 +156,7 @@ class IncomingMessage:
         self._window_bytes += size
 
     def grows_to(self, size: int) -> bool:
-        """Reserve the size that the message has at least; false if the connection has been closed instead."""
+        """Reserve the minimum size of the message; return false if the connection has been closed instead."""
         if size <= _LARGE_BYTES or self._waiting is not None:
             return True
         sender = self.scope.get(SENDER)
@@ -172,13 +172,13 @@ class IncomingMessage:
         return True
 
     def may_become(self, size: int) -> bool:
-        """Reserve a size before the message gets it; false as long as that has to wait."""
+        """Reserve a size before the message reaches it; return false while the reservation has to wait."""
         sender = self.scope.get(SENDER)
         if self._waiting is not None:
             return False
         if size <= _LARGE_BYTES or sender is None or (self._reservation and self._reservation.size >= size):
             return True
-        # Messages that wait for more must not keep what they have from each other.
+        # Messages that wait for more release their memory: otherwise they could wait for each other.
         self._reservation = budget.try_take(sender, size)
         if self._reservation is None:
             self._waiting = asyncio.get_running_loop().create_task(self._wait(sender, size))
@@ -188,7 +188,7 @@ class IncomingMessage:
         return self._reservation is not None
 
     def ends_with(self, size: int) -> bool:
-        """Note the size of a message that is complete; false if the connection has been closed instead."""
+        """Note the size of the complete message; return false if the connection has been closed instead."""
         if self._reservation is not None and self._reservation.size > size:
             budget.try_extend(self._reservation, size)
         if size <= _LARGE_BYTES:
@@ -203,7 +203,7 @@ class IncomingMessage:
             self._stop_window()
 
     def close(self) -> None:
-        """Release all that the message has reserved: the rest of it will not arrive."""
+        """Release the reservation of the message, whose rest will not arrive."""
         self._stop_waiting()
         self._stop_window()
         self._reservation = None
@@ -225,7 +225,7 @@ class IncomingMessage:
             self._waiting = None
             self._resume()
 
-    # As of other bodies: a message that does not arrive must not keep what it has reserved.
+    # As for request bodies: a message that stops arriving must not keep its reservation.
     def _start_window(self) -> None:
         self._stop_window()
         self._window_bytes = 0

@@ -36,7 +36,7 @@ from core.json import large_json
 from core.json.large_work import pause
 from core.json.storable_json import MAX_DEPTH, is_too_deep, is_wider, without_nul
 
-# Begins with a NUL, so that no key of a body can look like a tag: `parse_json` removes them.
+# Begins with a NUL, so that no key of a body can look like a tag: `parse_json` removes NULs.
 TAG = "\x00tag:"
 # Pydantic reports every unknown key with a copy of its value, which makes a body of very many keys expensive.
 MAX_KEYS = 10_000
@@ -50,8 +50,8 @@ Metadata = Annotated[
 _MALFORMED_ID = "malformed_id"
 ADDITIONAL_FIELD = "additional_field"
 """Type of the validation error of an object that may have additional fields elsewhere. `path` leads to the field."""
-# The field of an object of an unknown type is `type`, except for items and their parts, as in OpenAI's errors: their
-# short forms have none.
+# Errors about an object of an unknown type name its field `type`, except for items and their parts, as in OpenAI's
+# errors: their short forms have no `type`.
 _IN_ITEMS = re.compile(r"(input|items)\[")
 
 
@@ -110,7 +110,7 @@ def parse_json(body: bytes) -> dict[str, Any]:
         raise InvalidType(None, expected="a JSON object", got=json_type(parsed))
     if is_too_deep(parsed, body):
         raise InvalidValue(f"Invalid body: JSON is nested more than {MAX_DEPTH} levels deep.")
-    # Counting colons spares most bodies the walk. In 20 MB the count takes longer.
+    # Counting colons avoids the walk for most bodies. In 20 MB the count takes longer than the walk.
     if (len(body) > _COUNTED_BYTES or body.count(b":") > MAX_KEYS) and is_wider(parsed, MAX_KEYS):
         raise InvalidValue(f"Invalid body: an object has more than {MAX_KEYS} keys.")
     # PostgreSQL cannot store NUL characters. They are dropped, as the API accepts them. Images have no backslash, and

@@ -20,10 +20,10 @@ from typing import TypeVar
 Result = TypeVar("Result")
 # Validation of 128 KiB takes up to 5 ms. A thread costs 0.1 ms.
 LARGE_BYTES = 128 * 1024
-# Python's default of 5 ms is how long the event loop waits for the interpreter lock after each of its system calls,
-# while the thread works: deltas of 50 paced streams were up to 140 ms late beside 9 MB of text. Beside a thread that is
-# always busy, on two loaded cores, a timer of the event loop is 12.6 ms late at the median with 5 ms, 3.2 ms with
-# 0.5 ms and 1.3 ms with this.
+# With Python's default, the event loop waits 5 ms for the interpreter lock after each of its system calls while the
+# thread works: deltas of 50 paced streams were up to 140 ms late beside 9 MB of text. Beside a thread that is always
+# busy, on two loaded cores, a timer of the event loop is 12.6 ms late at the median with 5 ms, 3.2 ms with 0.5 ms and
+# 1.3 ms with this.
 _SWITCH_SECONDS = 0.0002
 # New objects between two garbage collections, each of which keeps the interpreter lock: with the server's 50,000, one
 # takes 10 to 20 ms while 2,000 messages are converted, and 2 ms with this.
@@ -73,7 +73,7 @@ class _Turns(threading.local):
 
 
 class _ShortTurns:
-    """Settings of the interpreter that let other threads run soon, and the number of those who need them."""
+    """Settings of the interpreter that let other threads run soon, and the number of blocks that need them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -137,7 +137,7 @@ def has_short_turns() -> bool:
 
 
 def join_pieces(pieces: Iterable[bytes | memoryview], *, size: int) -> bytes:
-    """Join pieces of about `size` bytes, the more exactly the faster."""
+    """Join pieces of about `size` bytes in total; an exact size is fastest."""
     # `bytes.join` of 20 MB keeps the interpreter lock for 9 to 14 ms, most of them for new pages of memory. Here most
     # pages are new when their piece is written, for up to 1 ms.
     content = BytesIO(bytes(size))

@@ -27,15 +27,15 @@ _Place = tuple[object, ...]
 class Halves:
     """Halves of characters, by the place of their string in a document of a stream.
 
-    `first` has those with which earlier strings ended, until the second one is found; `later` those at the end of a
-    document.
+    `first` contains the first halves at the ends of earlier strings, until their second halves are found; `later`
+    contains those at the ends of strings of the current document.
     """
 
     first: dict[_Place, str] = field(default_factory=dict)
     later: dict[_Place, str] = field(default_factory=dict)
 
 
-# A string, or what C's `printf` and languages other than JavaScript write for a constant, or a comma before the end.
+# A string, a constant as written by C's `printf` or a language other than JavaScript, or a comma before the end.
 _TOKEN = re.compile(
     r'"(?:[^"\\]|\\.)*"|[-+]?\b(?:nan|inf(?:inity)?|null|none|undefined|true|false)\b|,(?=\s*[}\]])',
     re.IGNORECASE | re.DOTALL,
@@ -47,18 +47,18 @@ _CONSTANTS = {"null": "null", "none": "null", "undefined": "null", "nan": "NaN",
 def loads(raw: bytes, *, halves: Halves | None = None) -> Any:
     """Parse JSON that `orjson.loads` has refused. Raises `ValueError` if it is not complete JSON.
 
-    NaN, infinity and numbers beyond those of floats become null, and -Infinity the smallest logarithm of a probability.
-    Invalid bytes and halves of surrogate pairs become U+FFFD, and NUL characters are removed.
+    NaN, infinity and numbers beyond the range of floats become null, and -Infinity becomes the smallest logarithm of a
+    probability. Invalid bytes and halves of surrogate pairs become U+FFFD, and NUL characters are removed.
 
-    With `halves`, a half at the end of a string is left out and kept there, and one at the beginning is joined with the
-    first half of an earlier document: the texts of a stream may be divided inside of a character.
+    With `halves`, a half at the end of a string is moved there, and one at the beginning is joined with the first half
+    of an earlier document: the texts of a stream may be divided inside of a character.
     """
     text = _decoded(raw).lstrip(_BOM)
     try:
         try:
             parsed = _DECODER.decode(text)
         except ValueError:
-            # Not at first, as most odd values are not of this kind.
+            # Only as a second attempt, as most odd values are not of this kind.
             parsed = _DECODER.decode(_TOKEN.sub(_repaired, text))
         return _storable(parsed, (), halves)
     except RecursionError as error:

@@ -13,7 +13,7 @@ _CONTAINERS = frozenset((dict, list))
 def is_too_deep(parsed: Any, raw: bytes) -> bool:
     """Return true if JSON, parsed from `raw`, has more than `MAX_DEPTH` levels."""
     # Each level has two brackets, so that most chunks of a stream are too short to be looked at. Counting brackets
-    # bounds the depth of other small texts faster than the walk does. In 20 MB it takes 16 ms.
+    # bounds the depth of other small texts faster than the walk does. In 20 MB the count takes 16 ms.
     if len(raw) <= 2 * MAX_DEPTH:
         return False
     return (len(raw) > _COUNTED_BYTES or raw.count(b"[") + raw.count(b"{") > MAX_DEPTH) and _is_deeper(parsed)
@@ -42,8 +42,8 @@ def _is_deeper(parsed: Any) -> bool:
 
 def _levels(parsed: Any) -> Iterator[list[dict[str, Any] | list[Any]]]:
     """Yield the objects and arrays of parsed JSON, level by level."""
-    # 2,000 messages take 1 ms this way, and 5 ms with a recursive function. A look at the type takes a third of the
-    # time of `isinstance` with a union.
+    # 2,000 messages take 1 ms this way, and 5 ms with a recursive function. Comparing types takes a third of the time
+    # of `isinstance` with a union.
     level = [parsed] if type(parsed) in _CONTAINERS else []
     while level:
         yield level

@@ -1,9 +1,8 @@
 """State of a web process that shuts down, for the code that serves requests.
 
 First the process only reports that it is not ready, until load balancers have noticed. Then it refuses new work, and
-what it serves may end within a time limit. Streams that clients can continue on other processes are cut evenly over
-that time, as far as they do not end by themselves, and everything else when it is over. `server.web.shutdown` decides
-when.
+open requests may end by themselves within a time limit. Streams that clients can continue on other processes are cut
+evenly over that time, and all other requests when it is over. `server.web.shutdown` decides when.
 """
 
 import asyncio
@@ -12,19 +11,19 @@ from collections.abc import Callable, Collection
 from typing import cast
 
 BEAT_SECONDS = 0.25
-"""Time between two looks at what is still open, each of which cuts a group of streams."""
-# For answers whose run has just ended, and for the errors of what is cut.
+"""Time between two checks of the open requests, each of which cuts a group of streams."""
+# For answers whose run has just ended, and for the errors of requests that are cut.
 _LAST_SECONDS = 1.0
 
 Request = asyncio.Task[None]
 
 
 class ConnectionCut(Exception):
-    """The connection is to be closed without the end of its answer, which the client gets from another process."""
+    """The connection must be closed before the end of its answer; the client gets the rest from another process."""
 
 
 class Draining:
-    """The open requests of this process, and how far its shutdown is."""
+    """The open requests of this process, and the progress of its shutdown."""
 
     def __init__(self) -> None:
         self.is_announced = False
@@ -46,11 +45,11 @@ class Draining:
     def ended(self) -> None:
         """Note the end of the current request."""
         request = _current()
-        for known in (self._requests, self._readers, self._pages, self._cut):
-            known.discard(request)
+        for requests in (self._requests, self._readers, self._pages, self._cut):
+            requests.discard(request)
 
     def note_reader(self) -> None:
-        """Note that the current request only reads an event log, as its client can do on every process."""
+        """Note that the current request only reads an event log, which its client can continue on any process."""
         self._readers.add(_current())
 
     def note_page(self) -> None:
@@ -64,7 +63,7 @@ class Draining:
     # -- for the shutdown ----------------------------------------------------------------------------------------------
 
     def hurry(self) -> None:
-        """End all waiting now."""
+        """End all waits now."""
         self._is_hurried.set()
 
     @property
@@ -108,7 +107,7 @@ def _current() -> Request:
 
 
 def surplus(number: int, *, first: int, part_left: float) -> int:
-    """Return how many of a number of things are too many if `first` ones are to end evenly over a time."""
+    """Return how many of `number` requests must end now so that `first` requests end evenly over the whole time."""
     return max(0, number - math.ceil(first * part_left))
 
 

@@ -1,7 +1,8 @@
 """A limit of concurrency that follows the load of an event loop and of its commits.
 
-While they are late, there is more to do than can be done, and what is begun besides only makes everything wait longer.
-The limit then falls step by step, and rises again when they are on time (additive increase, multiplicative decrease).
+While the loop or the commits are late, the process has more work than it can do, and new work only makes everything
+wait longer. The limit then falls step by step, and rises again when they are on time (additive increase, multiplicative
+decrease).
 """
 
 import asyncio
@@ -12,7 +13,7 @@ _LATE_SECONDS = 0.001
 _FACTOR = 0.9
 _STEP = 0.2
 _BEAT_SECONDS = 0.02
-# Of the mean over the last beats or commits, so that a single long one changes little.
+# Weight of the latest beat or commit in the mean: a single long one changes little.
 _SHARE = 0.2
 # Commits are slow from this multiple of the fastest one of the last minute, which tells how fast the database is.
 _SLOW_FACTOR = 4.0
@@ -25,12 +26,12 @@ class CommitTimes:
 
     def __init__(self) -> None:
         self._mean = 0.0
-        # Of this window and of the one before.
+        # The fastest commits of this window and of the one before.
         self._fastest = self._fastest_before = float("inf")
         self._window_ends = 0.0
 
     def add(self, seconds: float) -> None:
-        """Take account of a commit."""
+        """Add the duration of a commit."""
         at = time.monotonic()
         if at > self._window_ends:
             self._fastest_before, self._fastest = self._fastest, float("inf")
@@ -50,7 +51,7 @@ commit_times = CommitTimes()
 class LoadLimit:
     """A number between `least` and `most`, adjusted with each measured delay of the event loop.
 
-    If `least` is below 1, so is the limit under load: one at a time, with pauses in between.
+    With `least` below 1, the limit may fall below 1 under load: one at a time, with pauses in between.
     """
 
     def __init__(self, *, least: float, most: int) -> None:
@@ -64,11 +65,11 @@ class LoadLimit:
 
     @property
     def pause(self) -> float:
-        """The pause after each one, in relation to its duration; 0 unless the limit is below 1."""
+        """The pause after each piece of work, relative to its duration; 0 unless the limit is below 1."""
         return max(0.0, 1 / self._limit - 1)
 
     def observe(self, late_seconds: float, *, are_commits_slow: bool = False) -> None:
-        """Take account of a delay of the loop, and of the last commits."""
+        """Adjust the limit to a delay of the loop and to the last commits."""
         self._late += _SHARE * (late_seconds - self._late)
         if self._late > _LATE_SECONDS or are_commits_slow:
             self._limit = max(self._least, self._limit * _FACTOR)

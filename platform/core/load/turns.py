@@ -41,7 +41,7 @@ class Turns:
             if queue:
                 # To the end of the rotation.
                 self._queues[key] = queue
-            # Otherwise its request was cancelled.
+            # A place that is done already belongs to a cancelled request.
             if not place.done():
                 place.set_result(None)
                 return

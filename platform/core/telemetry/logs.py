@@ -30,7 +30,7 @@ def add_request(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapp
 
 def redact_line(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Remove secrets from a line, as the last processor of structlog before the writer."""
-    # Libraries log URLs and headers. Django adds the request, of which the writer would show the path.
+    # Libraries log URLs and headers. Django adds the request, and the writer would show its path.
     return {
         name: value if value is None or isinstance(value, bool | int | float) else _redacted(value)
         for name, value in event.items()
@@ -62,7 +62,7 @@ class Access:
     started: float = field(default_factory=time.perf_counter)
 
     def sent(self, message: Any) -> None:
-        """Note a message of ASGI to the client."""
+        """Record an ASGI message that was sent to the client."""
         match message["type"]:
             case "http.response.body":
                 self.bytes_sent += len(message.get("body", b""))
@@ -84,7 +84,7 @@ class Access:
         level = logging.DEBUG if self.path in _PROBES else logging.INFO
         if not logger.isEnabledFor(level):
             return
-        # Made here, because `logger.log` would search the stack for its caller, for half of the time that a line takes.
+        # Created here: `logger.log` would search the stack for its caller, which takes half of the time of a line.
         record = logging.LogRecord(logger.name, level, __file__, 0, "request", None, None)
         record.__dict__.update(
             method=self.method,
@@ -101,7 +101,7 @@ class Access:
 
 
 class AccessFormatter(logging.Formatter):
-    """Formats lines of the access log like the others, in a fraction of the time."""
+    """Formats lines of the access log like other lines of the log, in a fraction of the time."""
 
     @override
     def format(self, record: logging.LogRecord) -> str:

@@ -1,8 +1,8 @@
-"""The metrics of the platform: every declaration, and functions that record what has several of them.
+"""The metrics of the platform: all declarations, and functions that record an event in several metrics.
 
 Label values are few and known: templates of paths, names of models and upstreams that operators have configured, and
-names of ours. Whatever else would be a value is counted as `OTHER`. Children are looked up once, because `labels()`
-takes ten times as long as a cached call.
+names of ours. All other values are counted as `OTHER`. Children are looked up once, because `labels()` takes ten times
+as long as a cached call.
 """
 
 from functools import lru_cache
@@ -13,11 +13,11 @@ from prometheus_client import Counter, Gauge, Histogram, Info, disable_created_m
 from core import errors
 from core.compute import pool
 
-# The time at which each metric was created tells nothing that the start of the process does not.
+# The creation times of metrics add nothing to the start time of the process.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # in the library
 OTHER = "other"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "WEBSOCKET"})
-# Bounds what names of models, upstreams and teams can add: each has some hundred lines in an answer of /metrics.
+# Bounds the names of models, upstreams and teams: each name adds some hundred lines to an answer of /metrics.
 _MAX_MODELS, _MAX_TEAMS = 200, 1000
 _MAX_CHILDREN = 4096
 
@@ -154,7 +154,7 @@ PARTITIONS_DROPPED = Counter(
     "ors_retention_partitions_dropped", "Monthly partitions that were dropped after their retention."
 )
 
-# Present from the start: an alert about the rate of a counter misses its first event if that creates it.
+# Present from the start: an alert about the rate of a counter misses its first event if that event creates the counter.
 for _kind in ("sse", "websocket"):
     OPEN_STREAMS.labels(_kind)
 for _outcome in ("done", "too_costly", "refused", "repeated"):
@@ -176,7 +176,7 @@ def add_model(name: str) -> None:
 
 
 def model_label(name: str) -> str:
-    """Return the name of a model if it is configured; clients may ask for any name that a wildcard serves."""
+    """Return the name of a configured model, else `OTHER`: clients may ask for any name that a wildcard serves."""
     return name if name in _models else OTHER
 
 
@@ -213,7 +213,7 @@ def count_request(*, route: str, method: str, status: int | None, seconds: float
 
 
 def count_rejection(code: str | None, status: int) -> None:
-    """Count a request that was answered with an error. Errors without a code of ours are named by their status."""
+    """Count a request that was answered with an error. Errors without one of our codes are labelled by their status."""
     REJECTED_REQUESTS.labels(code if code in _CODES else f"http_{status}").inc()
 
 
@@ -311,7 +311,7 @@ def _upstream_children(upstream: str, code: str) -> tuple[Counter, Histogram, Ga
 
 
 def count_upstream_request(*, upstream: str, code: str, seconds: float, is_up: bool) -> None:
-    """Count a request to an upstream. `code` is the status of its answer, or why there is none."""
+    """Count a request to an upstream. `code` is the status of its answer, or the reason why there is none."""
     requests, durations, state = _upstream_children(upstream, code)
     requests.inc()
     durations.observe(seconds)

@@ -1,7 +1,7 @@
 """Names of OpenTelemetry's semantic conventions, as far as the platform uses them, and names of its own.
 
-Those for generative AI are not stable yet (https://github.com/open-telemetry/semantic-conventions-genai): when they
-change, only this module does.
+The names for generative AI are not stable yet (https://github.com/open-telemetry/semantic-conventions-genai): when they
+change, only this module has to change.
 """
 
 # -- spans -------------------------------------------------------------------------------------------------------------
@@ -25,7 +25,7 @@ PROVIDER = "gen_ai.provider.name"
 REQUEST_MODEL = "gen_ai.request.model"
 FINISH_REASONS = "gen_ai.response.finish_reasons"
 FIRST_CHUNK_SECONDS = "gen_ai.response.time_to_first_chunk"
-# With cached tokens and cache writes, which the next two count again: never add them up.
+# Includes cached tokens and cache writes, which the next two attributes count again: never add them up.
 INPUT_TOKENS = "gen_ai.usage.input_tokens"
 CACHE_READ_TOKENS = "gen_ai.usage.cache_read.input_tokens"
 CACHE_CREATION_TOKENS = "gen_ai.usage.cache_creation.input_tokens"
@@ -35,7 +35,7 @@ TOKEN_TYPE = "gen_ai.token.type"  # noqa: S105 - not a secret
 TOOL_NAME = "gen_ai.tool.name"
 TOOL_TYPE = "gen_ai.tool.type"
 TOOL_CALL_ID = "gen_ai.tool.call.id"
-# Ours: which kind of hosted tool.
+# Ours: the kind of a hosted tool.
 TOOL_KIND = "ors.tool.kind"
 ERROR_TYPE = "error.type"
 SERVER_ADDRESS = "server.address"
@@ -52,7 +52,7 @@ REQUEST_DURATION = "http.server.request.duration"
 
 # -- values ------------------------------------------------------------------------------------------------------------
 
-# Of the API that upstreams offer, whoever has made them.
+# Provider of the API that upstreams offer, whatever their vendor.
 OPENAI = "openai"
 # A tool that the platform executes, as opposed to one of the client.
 EXTENSION = "extension"

@@ -40,7 +40,7 @@ class _Telemetry:
 
 
 def start(kind: str) -> None:
-    """Export from now on if that is configured. `kind` is that of the process. Not before a fork: starts threads."""
+    """Start to export if this is configured; `kind` is the kind of the process. Not before a fork: starts threads."""
     if not (endpoint := settings.OTEL_EXPORTER_OTLP_ENDPOINT.rstrip("/")):
         return
     try:
@@ -94,7 +94,7 @@ def is_enabled() -> bool:
 
 
 def headers(span: Span | None = None) -> dict[str, str]:
-    """Return the headers that continue a trace elsewhere: that of a span, or else the current one."""
+    """Return the headers that continue a trace elsewhere: the trace of `span`, or else the current one."""
     carrier: dict[str, str] = {}
     if is_enabled():
         _propagator.inject(carrier, None if span is None else trace.set_span_in_context(span))
@@ -161,7 +161,7 @@ def request(*, method: str, route: str, carrier: Mapping[str, str], status: Call
 
 @contextmanager
 def continued(carrier: Mapping[str, str], name: str) -> Iterator[None]:
-    """Record the block, in which a worker does what a request has asked for, as part of the trace of the request."""
+    """Record the block, in which a worker continues the work of a request, as part of the request's trace."""
     tracer = _Telemetry.tracer
     if tracer is None:
         yield
@@ -175,7 +175,7 @@ def _ignore(_: str) -> None:
 
 
 def tool_call(kind: str, name: str, call_id: str) -> AbstractContextManager[Callable[[str], None]]:
-    """Record the block as the execution of a tool. It receives a function that notes an error by its type."""
+    """Record the block as the execution of a tool. Yields a function that records an error by its type."""
     return nullcontext(_ignore) if _Telemetry.tracer is None else _tool_call(_Telemetry.tracer, kind, name, call_id)
 
 
@@ -194,7 +194,7 @@ def _tool_call(tracer: Tracer, kind: str, name: str, call_id: str) -> Iterator[C
 
 
 class ChatSpan:
-    """A call of a model, from its first request to the end of its answer. `span` is what its requests continue."""
+    """A call of a model, from its first request to the end of its answer. Its requests continue `span`."""
 
     __slots__ = ("_attributes", "_began", "span")
 

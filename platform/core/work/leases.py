@@ -1,4 +1,4 @@
-"""Leases: a process that works on a row owns it until a time, which it moves on while it works.
+"""Leases: a process that works on a row owns it until an expiry time, which it extends while it works.
 
 Taking a lease increments the token of the row (a fencing token), and every write names the token. So a process that has
 lost its lease without noticing, because it was paused for example, writes nothing.
@@ -34,7 +34,7 @@ def lease_until() -> datetime:
 class Claim:
     """A row that this process has claimed by its primary key `id`, and the token that its writes must name.
 
-    `has_expired`: the lease before it was not released, so its process has died.
+    `has_expired`: the previous lease was not released, so its process has died.
     `labels` identify the work to operators, for example the ids of a line and its batch.
     """
 
@@ -53,9 +53,9 @@ class Claim:
 
 
 def expired_before() -> datetime:
-    """Return the time before which leases have expired.
+    """Return the time before which leases have expired; it is earlier after a jump of the database's clock.
 
-    When the database's clock is set forward, those of living processes would all look expired until they are renewed.
+    When that clock is set forward, all leases of living processes would look expired until they are renewed.
     """
     return shared_now() - shared.set_forward(within=settings.LEASE_SECONDS)
 
@@ -63,7 +63,7 @@ def expired_before() -> datetime:
 HAS_EXPIRED = "lease_until < LEAST(%(expired)s, statement_timestamp())"
 """The SQL condition of rows whose lease has expired; `expired` is `expired_before()`.
 
-When the database's clock is set back, another process may take a lease by the new time before this one knows of it.
+When the database's clock is set back, another process may take a lease by the new time before this process knows it.
 """
 
 
@@ -79,7 +79,7 @@ def is_free() -> Q:
 
 
 def lock(rows: "QuerySet[Row]", *, of: Sequence[str] = ()) -> "QuerySet[Row]":
-    """Lock rows until the end of the transaction, without those that another process has locked."""
+    """Return a query that locks rows until the end of the transaction, without those that another one has locked."""
     return rows.select_for_update(skip_locked=True, no_key=True, of=of)
 
 

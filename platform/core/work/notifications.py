@@ -250,7 +250,7 @@ def loop_notifications() -> Notifications:
     loop = asyncio.get_running_loop()
     if loop not in _by_loop:
         # Tests and short-lived commands close their loops; production processes have one.
-        for closed in [known for known in _by_loop if known.is_closed()]:
+        for closed in [candidate for candidate in _by_loop if candidate.is_closed()]:
             del _by_loop[closed]
         _by_loop[loop] = Notifications(settings.REDIS_URL)
     return _by_loop[loop]

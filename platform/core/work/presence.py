@@ -1,8 +1,8 @@
-"""Presence of processes in the database: each has a connection with its name, which ends with it, however it dies.
+"""Presence of processes in the database: each has a connection with its name, which ends when the process dies.
 
-A lease ends the work of a dead process as well, but only after its time, which has to outlast pauses and a restart of
-the database. Processes that see the connection of another one end need not wait for that. What they do about it must be
-safe for a process that lives, as its writes are guarded by leases.
+A lease ends the work of a dead process as well, but only when it expires, and it has to outlast pauses and a restart of
+the database. A process that sees the connection of another one end need not wait for that. Its reaction must be safe
+even if the other process lives: leases guard the writes of that process.
 
 The connection also keeps the time of the database, see `core.clock`.
 """
@@ -24,10 +24,10 @@ from core.process_name import process_name
 logger = logging.getLogger(__name__)
 Died = Callable[[Collection[str]], object]
 POLL_SECONDS = 1.0
-# A living process opens a connection that was lost again within one poll.
+# A living process reopens a lost connection within one poll.
 _MISSES = 3
 _PREFIX = "platform:"
-# A process that dies within a second after its start was announced here.
+# Processes announce their start here, so that one is known even if it dies before the next poll.
 _CHANNEL = "presence"
 # A connection whose network is gone must not look like a process for the two hours of Linux.
 _SESSION = """
@@ -39,13 +39,13 @@ _POLL = """
 SELECT clock_timestamp(), pg_is_in_recovery(), array_agg(application_name) FROM pg_stat_activity
 WHERE starts_with(application_name, %s) AND datname = current_database() AND usename = current_user
 """
-# Slower answers say too little about the present time.
+# Slower answers are too inaccurate to set the clock.
 _SLOW_SECONDS = 1.0
 _is_leaving = threading.Event()
 
 
 def start(died: Died) -> None:
-    """Be present from a daemon thread, and call `died` in it with the names of other processes that have died.
+    """Start a daemon thread that keeps this process present, and calls `died` with the names of dead processes.
 
     Names are the last part of `process_name`.
     """
@@ -61,7 +61,7 @@ def _leave(thread: threading.Thread) -> None:
 
 
 class Watch:
-    """Notes which processes are present, to find those that have died."""
+    """Tracks which processes are present, to find those that have died."""
 
     def __init__(self) -> None:
         self._misses: dict[str, int] = {}
@@ -71,7 +71,7 @@ class Watch:
         self._misses.setdefault(name, 0)
 
     def note(self, present: Collection[str]) -> list[str]:
-        """Note who is present at a moment and return those that were before, but have not been for several times."""
+        """Note the processes that are present now; return earlier ones that have been missing `_MISSES` times."""
         self._misses = {name: count + 1 for name, count in self._misses.items()} | dict.fromkeys(present, 0)
         dead = [name for name, count in self._misses.items() if count >= _MISSES]
         for name in dead:
@@ -94,19 +94,19 @@ def _watch(died: Died) -> None:
     own = process_name().rpartition(":")[2]
     with psycopg.connect(database_conninfo(), autocommit=True) as connection:
         (backend,) = connection.execute("SELECT pg_backend_pid()").fetchone() or (None,)
-        # A pooler gives clients a number of its own. Its connections say nothing about the life of processes.
+        # A pooler gives clients a number of its own. Its connections do not show whether a process lives.
         is_direct = backend == connection.info.backend_pid
         if is_direct:
             connection.execute(f"LISTEN {_CHANNEL}")
             connection.execute(_SESSION, [_PREFIX + own, _CHANNEL, own])
-        # Anew with each connection: when the database was restarted, all have lost theirs.
+        # A new one for each connection: when the database was restarted, all processes have lost theirs.
         watch = Watch()
         connection.add_notify_handler(lambda note: watch.announce(note.payload))
         while not _is_leaving.is_set():
             asked = uptime()
             moment, is_standby, names = connection.execute(_POLL, [_PREFIX]).fetchone() or (None, False, None)
             if is_standby:
-                # After a failover; the others are at the new primary.
+                # After a failover; the other processes are connected to the new primary.
                 return
             took = uptime() - asked
             if isinstance(moment, datetime) and took < _SLOW_SECONDS:
@@ -120,7 +120,7 @@ def _report(died: Died, dead: list[str]) -> None:
     try:
         died(dead)
     except DatabaseError:
-        # Their leases expire.
+        # No harm is done: the leases of dead processes expire.
         logger.warning("the work of dead processes cannot be released", exc_info=True)
     finally:
         django_connection.close()

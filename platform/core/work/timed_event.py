@@ -4,7 +4,7 @@ import asyncio
 
 
 class TimedEvent:
-    """Event for a single waiter, whose waits end without the event after `seconds`.
+    """Event for a single waiter, each of whose waits times out after `seconds`.
 
     The timer runs on from wait to wait, and is moved only when it fires. A stream waits for each of its events, which
     costs 5.7 µs with `asyncio.timeout` around `asyncio.Event.wait`, and 1.2 µs with this class (uvloop, 200 waiters).

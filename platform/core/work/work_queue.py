@@ -1,7 +1,7 @@
 """The loop by which a worker process claims work from the database and runs it concurrently.
 
-Subclasses say which rows are due, in which order, and what is done with a claimed one. Notifications only reduce the
-delay: the loop also polls, so a lost notification delays work but never loses it.
+Subclasses define which rows are due, their order, and the work for a claimed row. Notifications only reduce the delay:
+the loop also polls, so a lost notification delays work but never loses it.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ class WorkLoop(ABC, Generic[Claimed]):
 
     kind: ClassVar[str]
     poll_seconds: float | None = 1.0
-    # Between two polls, so that work that ends at nearly the same time is replaced by one query.
+    # Pause before the next claim, so that one query replaces all work that ends at nearly the same time.
     pace_seconds: float = 0.0
     renew_seconds: float | None = None
     wants_room: bool = True
-    """More may be claimed as soon as some work ends."""
+    """True if more may be claimed as soon as some work ends."""
 
     def __init__(self) -> None:
         self.work: dict[Claimed, asyncio.Task[None]] = {}
@@ -44,11 +44,11 @@ class WorkLoop(ABC, Generic[Claimed]):
 
     @abstractmethod
     async def claim(self) -> bool:
-        """Claim what is due and `begin` it. Return whether there may be more now."""
+        """Claim due work and `begin` it. Return whether more may be due now."""
 
     @abstractmethod
     async def execute(self, claim: Claimed) -> None:
-        """Do claimed work. After an exception, its lease expires, and then it is claimed again."""
+        """Do claimed work. After an exception, its lease expires, and then the work is claimed again."""
 
     def renew(self, claims: Collection[Claimed]) -> datetime:
         """Renew the leases in the database and return their expiry; called every `renew_seconds`."""
@@ -60,7 +60,7 @@ class WorkLoop(ABC, Generic[Claimed]):
     # -- for other threads ---------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Look for work now."""
+        """Make the loop look for work now."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._due.set)
 
@@ -103,7 +103,7 @@ class WorkLoop(ABC, Generic[Claimed]):
             if not has_more and not self.is_stopping:
                 await wait_within(self._due, self.poll_seconds)
                 await asyncio.sleep(self.pace_seconds)
-        # A task that was just created starts now: cancelled before its first step, it could not release its claim.
+        # Let a task start that was just created: cancelled before its first step, it could not release its claim.
         await asyncio.sleep(0)
         try:
             await self.drain()
@@ -118,7 +118,7 @@ class WorkLoop(ABC, Generic[Claimed]):
         task.add_done_callback(partial(self._ended, claim))
 
     async def settle(self, seconds: float | None) -> None:
-        """Wait at most that long until all work has ended."""
+        """Wait until all work has ended, for at most `seconds`."""
         if self.work:
             await asyncio.wait(self.work.values(), timeout=seconds)
 
@@ -175,7 +175,7 @@ def stop() -> None:
 
 
 def wait(*kinds: str, seconds: float | None = None) -> None:
-    """Wait at most that long until these loops have drained their work."""
+    """Wait until these loops have drained their work, for at most `seconds`."""
     concurrent.futures.wait([_loops[kind][1] for kind in kinds if kind in _loops], timeout=seconds)
 
 

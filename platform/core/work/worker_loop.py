@@ -44,7 +44,7 @@ class WorkerLoop:
             return self._loop
 
     def close(self) -> None:
-        """Cancel what still runs and end the thread. For the end of the process."""
+        """Cancel all tasks and end the thread. For the end of the process."""
         # The loop runs compiled code, which crashes the process if it still runs while the interpreter is finalized.
         if self._loop is not None and self._thread is not None:
             concurrent.futures.wait([self.submit(_cancel_others())], timeout=_CLOSE_SECONDS)

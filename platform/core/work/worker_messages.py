@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class WorkerMessage:
-    """A task without arguments, which one worker receives. Older messages than `expires` seconds are useless."""
+    """A task without arguments, which one worker receives. Messages older than `expires` seconds are dropped."""
 
     def __init__(self, task: str, *, expires: float) -> None:
         self._task = task

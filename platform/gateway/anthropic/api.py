@@ -1,4 +1,4 @@
-"""Endpoints of `/v1/messages`, Anthropic's API, and what differs for its clients: keys, errors, the list of models."""
+"""Endpoints of `/v1/messages`, Anthropic's API, and differences for its clients: keys, errors, the list of models."""
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -33,7 +33,7 @@ SEARCH_PREFIX = "ws_"
 """Prefix of the ids of this server's own web searches."""
 _NO_PREFILL = "This server does not support assistant message prefill. The conversation must end with a user message."
 _MAX_FILENAME = 255
-# The fields of our parts that hold what Anthropic calls the source of a block.
+# The fields of our parts that correspond to the `source` of Anthropic's blocks.
 _SOURCES = re.compile(r"\.(image_url|file_data|file_url|file_id|detail)\b")
 _PLACE = re.compile(r"input\[\d+\](?:\.(?:content|output)\[\d+\])?")
 
@@ -72,7 +72,7 @@ class InputWriter:
                     self._add_part(part, where)
 
     def locate(self, error: BadRequest) -> None:
-        """Replace places in the input by those in the request, in an error about the items."""
+        """Replace the paths of items, in an error about the items, by the paths in the request."""
 
         def replaced(text: str) -> str:
             return _SOURCES.sub(".source", _PLACE.sub(lambda found: self._path(found[0]), text))
@@ -140,8 +140,8 @@ class InputWriter:
                 elif isinstance(block, WebFetchResultBlock):
                     searched["results"] = [_fetched(found)]
                 else:
-                    entries = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-                    searched["results"] = [_found(one, block.tool_use_id) for one in entries]
+                    entries = [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+                    searched["results"] = [_found(entry, block.tool_use_id) for entry in entries]
 
     def _append(self, item: Body, where: str) -> None:
         self._paths[f"input[{len(self.items)}]"] = where
@@ -165,7 +165,7 @@ def _parts(block: ResultBlock) -> Iterator[Body]:
         case ImageBlock():
             yield _image(block)
         case SearchResultBlock():
-            texts = [block.title, block.source, *(one.text for one in block.content)]
+            texts = [block.title, block.source, *(part.text for part in block.content)]
             yield {"type": "input_text", "text": "\n".join(texts)}
         case DocumentBlock():
             yield from _document(block)

@@ -185,23 +185,23 @@ def _web_blocks(item: Body) -> list[Body]:
         content: Any = [
             {
                 "type": "web_search_result",
-                "url": one["url"],
-                "title": one.get("title") or one["url"],
-                "encrypted_content": one.get("text") or "",
+                "url": result["url"],
+                "title": result.get("title") or result["url"],
+                "encrypted_content": result.get("text") or "",
                 "page_age": None,
             }
-            for one in results
+            for result in results
         ]
         if failed:
             content = {"type": "web_search_tool_result_error", "error_code": "unavailable"}
     else:
         name = "web_fetch"
         arguments = {key: action[key] for key in ("url", "pattern") if action.get(key)}
-        text = "\n\n".join(one.get("text") or "" for one in results)
+        text = "\n\n".join(result.get("text") or "" for result in results)
         document = {
             "type": "document",
             "source": {"type": "text", "media_type": "text/plain", "data": text},
-            "title": next((one["title"] for one in results if one.get("title")), None),
+            "title": next((result["title"] for result in results if result.get("title")), None),
             "citations": None,
         }
         content = {

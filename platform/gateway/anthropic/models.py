@@ -42,7 +42,7 @@ def public_model(model: Model) -> dict[str, Any]:
         "id": model["id"],
         "display_name": model["id"],
         "created_at": datetime.fromtimestamp(model["created"], UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        # Null is Anthropic's value for what is not known.
+        # Null is Anthropic's value for an unknown number.
         "max_input_tokens": None,
         "max_tokens": None,
         "capabilities": None,

@@ -26,7 +26,7 @@ from tenants.directory import Route
 from tenants.principal import Principal
 
 ENDPOINT = "messages"
-# What clients of this API read as signatures of thinking, and as results of web searches.
+# Clients of this API read them as signatures of thinking, and as results of web searches.
 _INCLUDE = ["reasoning.encrypted_content", "web_search_call.results"]
 _MIN_TOKENS = 16
 # Longer ids may be rejected by upstreams.
@@ -58,7 +58,7 @@ async def create_message(
     try:
         end = await run.finished()
     except asyncio.CancelledError:
-        # The client has disconnected, and nobody else can read the message.
+        # The client has disconnected, and no other client can read the message.
         run.detach()
         raise
     if end.ending.status == "failed":
@@ -96,7 +96,7 @@ def _options(body: CreateMessage) -> MessageOptions:
 
 @asynccontextmanager
 async def _translated(body: CountTokens, route: Route) -> AsyncIterator[CreateResponse]:
-    """Provide the body as that of a response. Errors about it name the parameters of the message."""
+    """Provide the body of the equivalent response. Errors about it name the parameters of the message."""
     writer = InputWriter()
     try:
         await off_loop(partial(writer.write, body.messages))
@@ -104,12 +104,12 @@ async def _translated(body: CountTokens, route: Route) -> AsyncIterator[CreateRe
     except BadRequest as error:
         writer.locate(error)
         error.message = _in_blocks(error)
-        for name, known in _PARAMETERS:
+        for name, alias in _PARAMETERS:
             if error.param == name:
-                error.message, error.param = error.message.replace(f"'{name}'", f"'{known}'"), known
-        for name, known in _FIELDS:
+                error.message, error.param = error.message.replace(f"'{name}'", f"'{alias}'"), alias
+        for name, alias in _FIELDS:
             if error.param is not None and error.param.startswith("tools[") and name in error.param:
-                error.message, error.param = error.message.replace(name, known), error.param.replace(name, known)
+                error.message, error.param = error.message.replace(name, alias), error.param.replace(name, alias)
         raise
 
 

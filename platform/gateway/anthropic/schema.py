@@ -237,7 +237,7 @@ class Message(Wire):
         | Annotated[list[ContentBlock], Field(max_length=MAX_ITEMS, fail_fast=True), Tag(f"{TAG}blocks")],
         string_or("blocks"),
     ]
-    # What the message was asked for with, which Claude Code repeats.
+    # The output settings of the request for this message, which Claude Code repeats.
     output_config: dict[str, Any] | None = None
 
 
@@ -484,7 +484,7 @@ class CreateMessage(CountTokens):
     metadata: RequestMetadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
     diagnostics: Diagnostics | None = None
-    # Of a beta of Claude Code: what Anthropic's own filters may do. This server has those of the team.
+    # From a beta of Claude Code: settings of Anthropic's own filters. This server applies those of the team.
     safeguards: Any = None
 
 
@@ -522,7 +522,7 @@ def _parse(schema: type[Schema], values: dict[str, Any]) -> Schema:
         if name not in known and value is not None:
             near = get_close_matches(name[:_MAX_NAME], known, n=1)
             raise UnknownParameter(name[:_MAX_NAME], suggestion=near[0] if near else None)
-    required = {name for name, one in schema.model_fields.items() if one.is_required()}
+    required = {name for name, field in schema.model_fields.items() if field.is_required()}
     sent = {name: value for name, value in values.items() if value is not None or name in required}
     if isinstance(model := sent.get("model"), str) and len(model) > _MAX_MODEL:
         raise ModelNotFound(model[:_MAX_MODEL])

@@ -119,22 +119,22 @@ def read_form(asgi: AsgiScope) -> tuple[dict[str, Any], AudioUpload]:
     """Return the fields and the file of a form; raises `BadRequest` or `RequestTooLarge`."""
     fields, files = parse_form_in_memory(asgi["body"], header(asgi, b"content-type"))
     values: dict[str, Any] = {}
-    for sent, given in fields.lists():
+    for sent, texts in fields.lists():
         # Lists are sent as `name[]`, objects as `name[key]`; some clients omit the brackets of lists.
         entry = _ENTRY.fullmatch(sent)
         name, key = (entry["name"], entry["key"]) if entry else (sent, "")
         if name in _LISTS and not key:
-            values.setdefault(name, []).extend(map(str, given))
+            values.setdefault(name, []).extend(map(str, texts))
             continue
-        if len(given) > 1:
+        if len(texts) > 1:
             raise InvalidValue(f"Invalid '{sent}': the field was sent more than once.", param=sent)
         if key:
             part = values.setdefault(name, {})
             if not isinstance(part, dict):
                 raise InvalidValue(f"Invalid '{name}': it was sent in two ways.", param=name)
-            part[key] = _value(key, str(given[0]))
+            part[key] = _value(key, str(texts[0]))
         else:
-            values[name] = _value(name, str(given[0]))
+            values[name] = _value(name, str(texts[0]))
     several = [(name, file) for name, listed in files.lists() for file in listed]
     for name, _ in several:
         if name != "file":
@@ -163,5 +163,5 @@ def _value(name: str, text: str) -> Any:
         return float(text) if "." in text else int(text)
     if name == "stream" and text in {"true", "false"}:
         return text == "true"
-    # Clients that send objects as JSON.
+    # Some clients send objects as JSON.
     return parse_json(text.encode()) if name == "chunking_strategy" and text.startswith("{") else text

@@ -17,7 +17,7 @@ from responses.runs.identity import RequestInfo
 from tenants import directory
 from tenants.principal import Principal
 
-# Of the models that report tokens.
+# Maximum output of a transcription, for models that report tokens.
 _MOST_TRANSCRIBED = 2_000
 _MAX_SECONDS = 1_000_000.0
 

@@ -48,7 +48,7 @@ async def execute(claimed: ClaimedLine, body: bytes) -> LineResult:
     except _RunFailed as failed:
         return _error_result(failed.error, request)
     except (LimitReached, LimitsUnavailable) as refused:
-        # Nothing of it has run: a batch waits for capacity instead of failing. Its end user is only in its body.
+        # The line has not run: a batch waits for capacity instead of failing. Only the body names the end user.
         pause = blocked.pause_after(refused, end_user_is_known=False)
         return replace(_error_result(refused, request), pause=pause)
     except ApiError as error:

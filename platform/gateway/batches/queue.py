@@ -25,8 +25,8 @@ from tenants import scope
 from tenants.models import Team
 
 MAX_ATTEMPTS = 5
-# A line whose workers died so often may be the reason, so that each worker executes one such line at a time. Lines that
-# were beside it each time would otherwise fail with it.
+# A line whose workers died this often may be the reason, so each worker executes only one such line at a time. Lines
+# that ran beside it each time would otherwise fail with it.
 _SUSPECT_ATTEMPTS = 3
 _REASONS = {BatchStatus.EXPIRED: "batch_expired", BatchStatus.CANCELLED: "batch_cancelled"}
 _FILE_PAUSE = timedelta(seconds=5)
@@ -54,7 +54,7 @@ class ClaimedLine(Claim):
 
     @property
     def is_suspect(self) -> bool:
-        """True if this line may be what ended the workers that executed it."""
+        """True if this line may have ended the workers that executed it."""
         return self.has_expired and self.attempt > _SUSPECT_ATTEMPTS
 
 
@@ -212,8 +212,8 @@ def claim_lines(*, slots: int, own: Collection[ClaimedLine]) -> list[ClaimedLine
         teams = {batch.team_id for batch in batches.values()}
         weights = dict(Team.objects.filter(pk__in=teams).values_list("pk", "weight"))
         loads = [
-            BatchLoad(batch_id=pk, team_id=one.team_id, running=running[pk], weight=weights[one.team_id])
-            for pk, one in batches.items()
+            BatchLoad(batch_id=pk, team_id=batch.team_id, running=running[pk], weight=weights[batch.team_id])
+            for pk, batch in batches.items()
         ]
         counts = allot(loads, slots=slots, batch_limit=settings.BATCH_CONCURRENCY)
         claimed: list[ClaimedLine] = []

@@ -1,4 +1,4 @@
-"""Check of chat completions that are passed through: an answer with which a response would fail is no success here.
+"""Check of chat completions that are passed through: an answer that would fail a response fails here too.
 
 Each choice is converted like the answer of a response, only for its outcome. Clients get the upstream's chunks, with
 finish reasons that OpenAI does not define in OpenAI's words. A client that asked for one choice gets one, with the
@@ -45,7 +45,7 @@ class AnswerCheck:
         return checked
 
     def read_rest(self) -> list[Chunk]:
-        """Return the chunks at the end of a stream of which it was not known before that they belong to its choice."""
+        """Return the chunks that could be assigned to their choice only at the end of the stream."""
         return self._divided(self._last, self._choices.end())
 
     def _read(self, chunk: Chunk) -> list[Chunk]:

@@ -129,13 +129,13 @@ class CompletionAccumulator:
     def completion(self) -> dict[str, Any]:
         """Return the completion as an upstream that does not stream would have sent it."""
         choices = []
-        for index, known in sorted(self._choices.items()):
-            message = {"role": "assistant", "content": None, "refusal": None, **_joined(known["message"])}
+        for index, choice in sorted(self._choices.items()):
+            message = {"role": "assistant", "content": None, "refusal": None, **_joined(choice["message"])}
             for call in message.get("tool_calls") or ():
                 # The index exists in deltas only, and some upstreams omit the type.
                 call.pop("index", None)
                 call.setdefault("type", "function")
-            logprobs, reason = _joined(known["logprobs"]) or None, known["finish_reason"] or "stop"
+            logprobs, reason = _joined(choice["logprobs"]) or None, choice["finish_reason"] or "stop"
             choices.append({"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason})
         return {**self._head, "object": "chat.completion", "choices": choices}
 
@@ -170,7 +170,7 @@ def _extend(listed: list[Any], more: list[Any]) -> None:
         if not isinstance(entry, dict) or "index" not in entry:
             listed.append(entry)
             continue
-        known = next((one for one in listed if isinstance(one, dict) and one.get("index") == entry["index"]), None)
+        known = next((item for item in listed if isinstance(item, dict) and item.get("index") == entry["index"]), None)
         if known is None:
             known = {}
             listed.append(known)

@@ -166,14 +166,14 @@ class _ChatCall:
         return self._routed.may_repeat
 
     async def reserve(self) -> dict[str, Any]:
-        """Reserve what the call needs of the limits. Return the maximum of output if they lower it."""
+        """Reserve the limits of the call. Return the parameter with the maximum of output, empty without one."""
         body, principal = self._request.body, self._routed.principal
         if not is_limited(principal):
             return {}
         end_user, choices = end_user_of(self._routed.end_user), body.n or 1
         given = body.max_completion_tokens or body.max_tokens
-        for each in await limits.applying(principal, end_user):
-            given = min(given or sys.maxsize, each.values.get("max_output_tokens", sys.maxsize))
+        for subject in await limits.applying(principal, end_user):
+            given = min(given or sys.maxsize, subject.values.get("max_output_tokens", sys.maxsize))
         stated = None if given in {None, sys.maxsize} else given
         allowed = await self._routed.reserve(
             partial(cost_bounds.of_body, self._request.values, self.route.capabilities),
@@ -189,7 +189,7 @@ class _ChatCall:
         return {} if stated is None else {dialect_of(self.route).limit: stated}
 
     async def open(self) -> None:
-        """Store what is needed to record the call if this process dies. Nothing may be sent before."""
+        """Store the data for recording the call if this process dies. Nothing may be sent before."""
         await self._routed.open(self.own_id or self._id)
 
     def observe(self, data: Chunk) -> None:

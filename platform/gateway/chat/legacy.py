@@ -170,14 +170,14 @@ async def forward_completion(*, principal: Principal, values: dict[str, Any], re
 
 
 async def _max_tokens(principal: Principal, values: dict[str, Any]) -> int:
-    """Return the lower one of the maximum of a request, 16 by default, and of its limits."""
+    """Return the lowest of the maximum of a request, 16 by default, and of its limits."""
     given = values.get("max_tokens")
     allowed = [given if given is not None else _DEFAULT_TOKENS]
-    for each in await limits.applying(principal, end_user_of(values.get("user"))):
-        allowed += [each.values["max_output_tokens"]] if "max_output_tokens" in each.values else []
+    for subject in await limits.applying(principal, end_user_of(values.get("user"))):
+        allowed += [subject.values["max_output_tokens"]] if "max_output_tokens" in subject.values else []
     return min(allowed)
 
 
 def _prompts(prompt: Any) -> int:
-    # A list is of texts or of lists of tokens, except for one prompt as tokens.
+    # A list contains texts or lists of tokens, unless it is a single prompt of tokens.
     return len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1

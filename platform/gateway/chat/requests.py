@@ -180,10 +180,10 @@ def check_tools(tools: Sequence[ChatFunctionTool | ChatCustomTool], choice: Chat
         )
     # A mode such as `required` is a string and names no tool; the loop ignores it.
     named = choice.allowed_tools.tools if isinstance(choice, ChatAllowedChoice) else [choice]
-    for one in named:
-        if isinstance(one, ChatFunctionChoice | ChatCustomChoice) and _label(one) not in defined:
+    for reference in named:
+        if isinstance(reference, ChatFunctionChoice | ChatCustomChoice) and _label(reference) not in defined:
             raise InvalidValue(
-                f"Tool choice '{_label(one)[1][:64]}' not found in 'tools' parameter.", param="tool_choice"
+                f"Tool choice '{_label(reference)[1][:64]}' not found in 'tools' parameter.", param="tool_choice"
             )
 
 
@@ -416,7 +416,7 @@ def parse_update(values: dict[str, Any]) -> dict[str, str]:
 def _defect(error: ValidationError) -> BadRequest:
     """Return the first defect of a body, worded like OpenAI's chat completions where these differ from responses."""
     details = error.errors(include_url=False)
-    detail = next((one for one in details if one["type"] != "extra_forbidden"), details[0])
+    detail = next((entry for entry in details if entry["type"] != "extra_forbidden"), details[0])
     param = path(detail["loc"])
     if detail["type"] == "string_pattern_mismatch":
         pattern = detail.get("ctx", {}).get("pattern")
@@ -432,9 +432,9 @@ def _check_combinations(body: CreateChatCompletion) -> None:
         ("top_logprobs", "logprobs"): body.top_logprobs is not None and not body.logprobs,
         ("metadata", "store"): body.metadata and not body.store,
     }
-    for (name, other), is_wrong in given.items():
+    for (name, required), is_wrong in given.items():
         if is_wrong:
-            raise InvalidValue(f"The '{name}' parameter is only allowed when '{other}' is enabled.", param=name)
+            raise InvalidValue(f"The '{name}' parameter is only allowed when '{required}' is enabled.", param=name)
     if body.parallel_tool_calls is not None and not body.tools:
         message = "Invalid value for 'parallel_tool_calls': 'parallel_tool_calls' is only allowed when 'tools' are "
         raise InvalidValue(f"{message}specified.", param="parallel_tool_calls")

@@ -1,4 +1,4 @@
-"""Causes of failed installations in one sentence with a remedy, from error numbers and the output of uv and pip."""
+"""Explanations of failed installations, with a remedy, from error numbers and the output of uv and pip."""
 
 import errno
 import os
@@ -39,7 +39,7 @@ INDEX_ADVICE = "set PIP_INDEX_URL (or UV_DEFAULT_INDEX) to an index that this ma
 def explain(output: str, *, directory: Path, missing: bool = True) -> str | None:
     """Return the cause of a failed installation in ``directory``, or None if the output does not reveal it.
 
-    Without ``missing``, a package that the index does not have is no cause.
+    Without ``missing``, a package that the index lacks does not count as a cause.
     """
     for line in reversed(output.splitlines()):
         for number in ERROR_NUMBER.findall(line):
@@ -104,7 +104,7 @@ def explain_os_error(
 
 
 def describe_signal(number: int) -> str:
-    """Return the output of an installer that a signal ended."""
+    """Return a line of output for an installer that was ended by a signal."""
     if number == signal.SIGXFSZ:
         return f"File size limit exceeded (os error {errno.EFBIG})"
     return f"It was ended by the signal {signal.Signals(number).name}."

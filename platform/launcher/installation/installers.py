@@ -33,7 +33,7 @@ PIP_OPTIONS = ("--no-input", "--disable-pip-version-check", "--progress-bar", "o
 class Installer:
     """Installation of a requirements file in a virtual environment.
 
-    ``pinned_uv`` is the requirement of uv, with hashes, that is fetched where there is no uv. ``lock`` is a file
+    ``pinned_uv`` is the requirement, with hashes, of the uv to fetch if there is none. ``lock`` is a file
     descriptor that the programs inherit, so that a lock on it lasts until the last of them ends.
     """
 
@@ -97,8 +97,8 @@ class Installer:
             )
             fetched = True
         except (OSError, ValueError, StopIteration) as failed:
-            # A full disk is final. Everything else may be different with pip, which also knows other sources, keyrings
-            # and certificates.
+            # A full disk is final. After any other error pip may succeed, as it supports more sources, keyrings and
+            # certificates.
             if message := installation_errors.explain_os_error(failed, path=self.directory):
                 raise LaunchError(message) from failed
             page = package_index.project_page(package="uv", environment=self._variables)
@@ -114,14 +114,14 @@ class Installer:
                     wheel = next(downloads.glob("uv-*.whl"))
                     package_index.extract_program(wheel=wheel, package="uv", target=self.kept_uv)
                     break
-                # An index without uv may still have everything else.
+                # An index without uv may still have all other packages.
                 self._stop_at_a_known_cause(missing=False)
             shutil.rmtree(downloads, ignore_errors=True)
             file.unlink()
         return str(self.kept_uv) if _succeeds([str(self.kept_uv), "--version"], variables=self._variables) else None
 
     def _cache(self) -> dict[str, str]:
-        """Return the setting of a cache in the environment if the user's cannot be written, as without a home."""
+        """Return the variable for a cache in the environment if the user's is not writable, else nothing."""
         variables = self._variables
         home = Path(variables.get("XDG_CACHE_HOME") or Path(variables.get("HOME") or "/nonexistent") / ".cache")
         cache = Path(variables.get("UV_CACHE_DIR") or home / "uv")
@@ -159,7 +159,7 @@ class Installer:
         code = run(
             command,
             variables=variables,
-            # uv reads the configuration of the project in the working directory, which may be another one.
+            # uv reads the configuration of the project in the working directory, which may be a different project.
             directory=self.directory.parent,
             pass_fds=(self.lock,),
             on_output=self._write_log,
@@ -186,9 +186,9 @@ class Progress:
         self._fetched: set[str] = set()
 
     def follow(self, line: str) -> None:
-        """Take a line of the output into account."""
+        """Update the counts from a line of the output."""
         if resolved := re.match(r"Resolved (\d+) packages?", line):
-            # Without those for other systems and Python versions.
+            # uv's number excludes packages for other systems and Python versions.
             self._total = int(resolved[1])
         # The first form is uv's, the other ones are pip's.
         elif fetched := re.search(r"(?:request for: \S+/|Downloading |Using cached )([^\s/]+\.(?:whl|tar\.gz))", line):
@@ -216,7 +216,7 @@ def run(
     on_line: Callable[[str], None] = lambda _: None,
     on_wait: Callable[[], None] = lambda: None,
 ) -> int:
-    """Run a program and return its exit code. It does not survive an exception such as KeyboardInterrupt."""
+    """Run a program and return its exit code. An exception such as KeyboardInterrupt ends the program."""
     process = subprocess.Popen(
         command,
         env=variables,

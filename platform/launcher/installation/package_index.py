@@ -20,7 +20,7 @@ from urllib.request import HTTPBasicAuthHandler, HTTPPasswordMgrWithPriorAuth, H
 
 DEFAULT_INDEX = "https://pypi.org/simple"
 UV_INDEXES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_CONFIG_FILE")
-# They would install to another place than the environment, or nothing.
+# Variables that would make the installers install elsewhere than in the environment, or nothing.
 MISDIRECTING = (
     *("PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_DRY_RUN", "PIP_PYTHON", "PIP_REQUIRE_VIRTUALENV"),
     *("UV_SYSTEM_PYTHON", "UV_BREAK_SYSTEM_PACKAGES", "UV_PYTHON", "UV_PROJECT", "UV_WORKING_DIR", "VIRTUAL_ENV"),
@@ -77,7 +77,7 @@ def installer_environment(environment: Mapping[str, str]) -> dict[str, str]:
             "UV_INDEX": " ".join(options.get("extra-index-url", "").split()),
             # pip ignores directories that do not exist; uv fails.
             "UV_FIND_LINKS": ",".join(link for link in links if "://" in link or Path(link).exists()),
-            # As pip does: the best match of all indexes. The hashes decide what may be installed.
+            # Like pip, uv takes the best match of all indexes. The hashes decide which files may be installed.
             "UV_INDEX_STRATEGY": "unsafe-best-match" if options.get("extra-index-url") else None,
         }
     elif index := environment.get("UV_DEFAULT_INDEX") or environment.get("UV_INDEX_URL"):

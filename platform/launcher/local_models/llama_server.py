@@ -2,7 +2,7 @@
 
     python -m launcher.local_models.llama_server --model FILE --port PORT …
 
-It understands the options and variables of llama.cpp's own program that `up` uses.
+Supports those options and variables of llama.cpp's own program that `up` uses.
 """
 
 import os
@@ -30,12 +30,12 @@ def main(arguments: Sequence[str]) -> int:
     params.model_alias = [options.alias]
     params.hostnames = [options.host]
     params.port = options.port
-    # Pages of other sites could use a server on this machine that asks for no key.
+    # Without a key, pages of other sites could use a server on this machine.
     params.api_keys = [os.environ[KEY_VARIABLE]]
     params.ui = False
     for cpu in (params.cpuparams, params.cpuparams_batch):
         cpu.n_threads = int(os.environ[THREADS_VARIABLE])
-        # Threads that wait do not occupy a core, which the platform may need.
+        # Without polling, waiting threads leave their cores to the platform.
         cpu.poll = 0
     try:
         if size := os.environ.get("LLAMA_ARG_CTX_SIZE"):
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: llama.cpp cannot load {options.model}; model-server.log has the cause ({failed})", flush=True)
         return WRONG_SETTINGS
     print(f"Listening on {server.listening_address}", flush=True)
-    # It serves from threads of its own, until a signal ends the process.
+    # The server runs in its own threads until a signal ends the process.
     while True:
         signal.pause()
 

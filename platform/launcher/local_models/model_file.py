@@ -26,7 +26,7 @@ KEY_VARIABLE = "LLAMA_API_KEY"
 THREADS_VARIABLE = "LLAMA_ARG_THREADS"
 PROGRAM_VARIABLE = "LLAMA_SERVER"
 MAGIC = b"GGUF"
-# All that the process receives: it needs none of the platform's secrets.
+# The only variables that the process receives: it needs none of the platform's secrets.
 PASSED = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR", "XDG_CACHE_HOME")
 PASSED_PREFIXES = ("LLAMA_ARG_", "GGML_", "CUDA_", "NVIDIA_", "HIP_", "ROCR_", "VK_", "OMP_")
 # Models that a package contains: the name for `--model`, and the package.
@@ -61,7 +61,7 @@ class ModelFile:
 
     @classmethod
     def shipped(cls, name: str) -> "ModelFile":
-        """Return a model that an installed package contains. Raises LaunchError if it does not."""
+        """Return the model of this name from its package. Raises LaunchError if the package does not contain it."""
         spec = find_spec(SHIPPED[name])
         directories = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
         path = next((path for directory in directories for path in sorted(directory.glob("*.gguf"))), None)
@@ -129,7 +129,7 @@ def threads() -> int:
 
 
 def program(environment: Mapping[str, str]) -> list[str]:
-    """Return llama.cpp's server: that of LLAMA_SERVER, of the package, or of the system.
+    """Return the command of llama.cpp's server: from LLAMA_SERVER, else from the package, else from the system.
 
     Raises LaunchError if there is none.
     """

@@ -1,4 +1,4 @@
-"""Model servers that run on this machine: found on their usual ports, and recognized by what they answer.
+"""Discovery of the model servers that run on this machine, on their usual ports and by their answers.
 
 Uses the standard library only.
 """
@@ -31,13 +31,13 @@ OWNERS = {
     "sglang": "sglang",
 }
 OTHER = "local"
-# What the guide recommends for models of these servers.
+# Capabilities as the guide recommends them for models of these servers.
 CAPABILITIES: dict[str, dict[str, Any]] = {
     "ollama": {"forced_tool_choice": False, "logprobs": False},
     "llama-cpp": {"forced_tool_choice": False},
     "vllm": {"structured_output": "native", "extra_sampling": True, "token_counting": "tokenize"},
 }
-# A server on this machine answers at once, also while it loads a model. The second limit is for all of them together.
+# A server on this machine answers at once, also while it loads a model. The second limit is for all servers together.
 ANSWER_SECONDS, ALL_SECONDS = 1.0, 3.0
 MAX_ANSWER_BYTES = 1024 * 1024
 MAX_MODELS, MAX_NAME, SHOWN_MODELS = 200, 200, 3
@@ -47,7 +47,7 @@ MAX_MODELS, MAX_NAME, SHOWN_MODELS = 200, 200, 3
 class ModelServer:
     """A model server on the loopback interface. ``kind`` is a key of TITLES, or OTHER.
 
-    ``context_window`` is that of all its models, or None if it is unknown or they differ.
+    ``context_window`` applies to all its models; it is None if it is unknown or if the models differ.
     """
 
     kind: str
@@ -71,7 +71,7 @@ class ModelServer:
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """A model server that was found. ``routed`` are those of its models that the platform serves already.
+    """A discovered model server. ``routed`` lists those of its models that the platform already serves.
 
     ``upstream`` is the name of the upstream that has its address, or the name that a new one would get.
     """
@@ -86,7 +86,7 @@ class Offer:
 
     @classmethod
     def parse(cls, made: Mapping[str, Any]) -> Self:
-        """Return the offer of an object from JSON. Raises KeyError or TypeError if it is invalid."""
+        """Parse an offer from a JSON object. Raises KeyError or TypeError if it is invalid."""
         return cls(**{**made, "models": tuple(made["models"]), "routed": tuple(made["routed"])})
 
     @property
@@ -105,7 +105,7 @@ class Offer:
         return shlex.join(["python3", "manage.py", *self.arguments])
 
     def describe(self) -> str:
-        """Return in a sentence what was found, and how it can be connected."""
+        """Return a sentence about the server and how to connect it."""
         place = f"{self.title} at {self.base_url}"
         if not self.models:
             return f"{place} has no models yet"
@@ -115,7 +115,7 @@ class Offer:
 
 
 def listed(models: Collection[str]) -> str:
-    """Return the first models in words, and how many there are besides."""
+    """Return the names of the first models, and the number of the remaining ones, as text."""
     shown = ", ".join(list(models)[:SHOWN_MODELS])
     return f"{shown} and {len(models) - SHOWN_MODELS} more" if len(models) > SHOWN_MODELS else shown
 
@@ -126,7 +126,7 @@ def chat_model(models: Iterable[str]) -> str | None:
 
 
 def ports(environment: Mapping[str, str]) -> list[int]:
-    """Return the ports to ask: the usual ones, or those of MODEL_SERVER_PORTS; none if that is `none`.
+    """Return the ports to probe: those of MODEL_SERVER_PORTS or the usual ones; none if the variable is `none`.
 
     Raises RefusedStart if a port is invalid.
     """
@@ -146,7 +146,7 @@ def ports(environment: Mapping[str, str]) -> list[int]:
 
 
 class Search:
-    """Asks all ports at the same time, in threads, while the caller does something else."""
+    """Probe of all ports at the same time, in threads, while the caller continues."""
 
     def __init__(self, ports: Iterable[int]) -> None:
         self._found: dict[int, ModelServer] = {}
@@ -170,11 +170,11 @@ class Search:
 
 
 def recognize(port: int) -> ModelServer | None:
-    """Return the model server on a port of the loopback interface, or None if there is nothing or something else."""
+    """Return the model server on a port of the loopback interface, or None if no model server answers there."""
     listing = _get(port, "/v1/models")
     if listing is None or listing.get("object") != "list":
         return None
-    # Ollama without models says null.
+    # Ollama without models returns null here.
     entries = listing.get("data") or []
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         return None
@@ -191,7 +191,7 @@ def recognize(port: int) -> ModelServer | None:
 
 
 def _context_window(entries: Collection[Mapping[str, Any]]) -> int | None:
-    # Named like this by vLLM and SGLang, and by llama.cpp.
+    # vLLM and SGLang use `max_model_len`, llama.cpp uses `n_ctx`.
     metas = [meta if isinstance(meta := entry.get("meta"), dict) else {} for entry in entries]
     windows = [entry.get("max_model_len") or meta.get("n_ctx") for entry, meta in zip(entries, metas, strict=True)]
     first = windows[0] if windows else None
@@ -220,7 +220,7 @@ def _get(port: int, path: str) -> dict[str, Any] | None:
             if answer.status != HTTPStatus.OK:
                 return None
             parsed = json.loads(answer.read(MAX_ANSWER_BYTES))
-    # A deeply nested document ends the parser with a RecursionError.
+    # The parser raises RecursionError for a deeply nested document.
     except (OSError, HTTPException, ValueError, RecursionError):
         return None
     return parsed if isinstance(parsed, dict) else None
@@ -236,7 +236,7 @@ class KnownUpstream:
 
 
 def offers(servers: Iterable[ModelServer], *, known: Collection[KnownUpstream]) -> list[Offer]:
-    """Compare the servers that were found with the upstreams that exist."""
+    """Return an offer for each discovered server, compared with the existing upstreams."""
     made = []
     for server in servers:
         existing = [upstream for upstream in known if _place(upstream.base_url) == _place(server.base_url)]

@@ -197,7 +197,7 @@ class Agent:
                 channel.setblocking(False)  # noqa: FBT003 - the standard library's
                 ready.register(channel, selectors.EVENT_READ, report)
             while True:
-                # The end of a shell command is only seen by polling, so it is polled more often.
+                # The end of a shell command is detected only by polling, so the interval is shorter.
                 if _read_ready(ready, _TICK if channel is not None else _TICK / 10):
                     return out, err, "the caller has disconnected"
                 if (report is not None and _is_complete(report)) or self._has_ended(process.pid):
@@ -211,7 +211,7 @@ class Agent:
                         return out, err, exceeded
 
     def _exceeded_limit(self) -> "str | None":
-        """Return which limit all processes together exceed, if any."""
+        """Return the reason for stopping if all processes together exceed a limit, else None."""
         used = sum(map(_process_memory, _other_pids(0))) + _socket_memory(self._socket_size)
         if used > self._limits["memory"]:
             return "it used more memory than allowed"
@@ -226,7 +226,7 @@ class Agent:
         return f"it created too many files: at most {self._limits['files']} are allowed, so the newest were removed"
 
     def _remove_excess_files(self) -> "str | None":
-        """Remove the newest files beyond the limit; return the message about it, or None if there were none.
+        """Remove the newest files beyond the limit; return a message about them, or None if there were none.
 
         Must run while no process of the model runs. bubblewrap cannot limit the inodes of a tmpfs when it mounts it.
         """
@@ -256,11 +256,11 @@ class Agent:
             self._exit_statuses[ended] = status
 
     def _kill_others(self, spared: int) -> bool:
-        """Kill all processes except one, which is stopped. Return False if some survived for a second."""
+        """Kill all processes except the spared one, which is stopped. Return False if some survived for a second."""
         # One system call stops all of them, so no process can fork while the list is read and killed.
         _signal(-1, signal.SIGSTOP)
-        for other in _other_pids(spared):
-            _signal(other, signal.SIGKILL)
+        for pid in _other_pids(spared):
+            _signal(pid, signal.SIGKILL)
         for _ in range(1000):
             self._has_ended(spared)
             if not _other_pids(spared):
@@ -300,7 +300,7 @@ def _read_ready(ready: selectors.DefaultSelector, seconds: float) -> bool:
 
 
 def _drain(process: "subprocess.Popen[bytes]", out: Output, err: Output) -> None:
-    """Read what is left in the pipes after all writers have ended."""
+    """Read the rest of the pipes after all writers have ended."""
     for pipe, output in ((process.stdout, out), (process.stderr, err)):
         while pipe is not None and (piece := _read(pipe.fileno())):
             output.add(piece)
@@ -343,7 +343,7 @@ def _process_memory(number: int) -> int:
 
 
 def _largest_socket() -> int:
-    """Return the most bytes that the buffer of a Unix or UDP socket takes."""
+    """Return the maximum size of the buffer of a Unix or UDP socket, in bytes."""
     # A message is accepted while the buffer is not full, and may be as large as the buffer. The seccomp filter keeps
     # processes from changing these sizes.
     with socket.socket(socket.AF_UNIX) as sample:
@@ -352,9 +352,9 @@ def _largest_socket() -> int:
 
 
 def _socket_memory(size: int) -> int:
-    """Return the most memory that all sockets of the container can hold, in bytes."""
-    # The kernel tells unprivileged processes how many Unix sockets there are, also of those that are only in messages,
-    # but not what is in them. The buffers of TCP grow by themselves, so what is in them is added.
+    """Return the maximum memory that all sockets of the container can hold, in bytes."""
+    # The kernel shows unprivileged processes the number of Unix sockets, including sockets that are only in messages,
+    # but not their contents. TCP buffers grow by themselves, so their contents are added.
     lines = _lines("/proc/net/sockstat")
     used = sum(int(line.split()[2]) for line in lines if line.startswith("sockets:"))
     queued = 0
@@ -439,7 +439,7 @@ def _remove_newest(mount: str, number: int) -> None:
                 found.append((entry.stat(follow_symlinks=False).st_ctime_ns, entry.path, is_folder))
                 if is_folder:
                     waiting.append(entry.path)
-    # In reverse, a directory of the same time comes after what is in it.
+    # In reverse order, a directory comes after its contents if their times are the same.
     for _, path, is_folder in sorted(found, reverse=True):
         if number <= 0:
             return
@@ -497,7 +497,7 @@ def write_file(path: str, content: bytes) -> None:
 
 
 def mount_skill(name: str, content: bytes) -> None:
-    """Unpack the archive of a skill into a folder of this name, replacing what is there. Raises OSError."""
+    """Unpack the archive of a skill into a folder of this name, replacing an existing one. Raises OSError."""
     # Imported here: most containers have no skills, and every import delays the start of a container.
     import shutil
     import zipfile

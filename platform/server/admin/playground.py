@@ -34,7 +34,7 @@ KEY_LIFETIME = timedelta(hours=1)
 MAX_REQUEST_CHARACTERS = 1_000_000
 _SHOWN_STORES = 200
 _SHOWN_TEAMS = 500
-# The least that the page needs: it lists no other objects and manages nothing.
+# The minimum for the page, which lists no other objects and manages nothing.
 _SCOPES = (Scope.RESPONSES_READ.value, Scope.RESPONSES_WRITE.value)
 # The column length of `ApiKey.name`: usernames may be longer.
 _NAME_LENGTH = 120
@@ -47,7 +47,7 @@ def playground(request: HttpRequest) -> HttpResponse:
     teams = list(teams_for(request, CONTRIBUTORS)[:_SHOWN_TEAMS])
     opened = _opened_response(request)
     team_id = opened["team_id"] if opened and "team_id" in opened else request.GET.get("team", "")
-    team = next((each for each in teams if each.pk == team_id), None)
+    team = next((row for row in teams if row.pk == team_id), None)
     if team is None and team_id:
         # A user may see more teams than the list shows: the team asked for is looked up separately.
         team = teams_for(request, CONTRIBUTORS).filter(pk=team_id).first()

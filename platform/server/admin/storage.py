@@ -395,7 +395,7 @@ class SkillAdmin(StoredObjectAdmin):
 
 @register(ChatCompletion)
 class ChatCompletionAdmin(StoredObjectAdmin):
-    """Stored chat completions: those requested with `store` set to true."""
+    """Chat completions that were requested with `store` set to true."""
 
     list_display = ["time", "public_id", "team_name", "key", "model"]
     list_before_template = LogAdmin.list_before_template

@@ -50,7 +50,7 @@ from tenants.models import SearchEngine
 from tenants.models.notifications import DeliveryState, MailDelivery
 
 logger = logging.getLogger(__name__)
-# Entries of a queue that are counted at most, which bounds the cost of a refresh every five seconds.
+# Maximum number of entries counted per queue, which bounds the cost of a refresh every five seconds.
 MAX_COUNT = 1000
 _REDIS_SECONDS = 0.5
 _TABLES = 15
@@ -171,7 +171,7 @@ def processes() -> dict[str, Any]:
     # Web processes are not checked: this page would not be served without one.
     kinds = {row["kind"] for row in rows}
     missing = [] if beats is None else [kind for kind in ("worker", "beat") if kind not in kinds]
-    # What is left has no heartbeat: the process has died, or cannot reach Redis. Its leases will expire.
+    # The remaining owners have no heartbeat: they have died, or cannot reach Redis. Their leases will expire.
     for name, count in leases.items():
         rows.append({"kind": "unknown", "name": name, "leases": count, "has_no_heartbeat": True})
     return {"rows": rows, "is_known": beats is not None, "missing": missing}
@@ -181,7 +181,7 @@ def restarts() -> list[dict[str, Any]]:
     """Return the processes that `manage.py up` keeps running, with their restarts; empty without it."""
     try:
         status = json.loads((settings.STATE_DIR / "processes.json").read_bytes())
-        # Of a supervisor that was killed, the file is still there.
+        # The file of a supervisor that was killed still exists.
         os.kill(status["supervisor"], 0)
         return [
             {
@@ -258,7 +258,7 @@ def queues() -> list[dict[str, Any]]:
         queue("Background responses", waiting, "waiting for a worker", oldest),
         queue_of("Batches", batches, "validating, in progress or finalizing"),
     ]
-    # The index is ordered by endpoint and not by time, so the oldest entry is that of the rows that were read.
+    # The index is ordered by endpoint and not by time, so this is the oldest of the rows that were read.
     pending = WebhookDelivery.objects.filter(state=DeliveryState.PENDING)
     moments = list(pending.values_list("next_attempt_at", flat=True)[:MAX_COUNT])
     due = [moment for moment in moments if moment is not None and moment <= now()]
@@ -333,7 +333,7 @@ ORDER BY query_start LIMIT 10
 def slow_queries() -> dict[str, Any]:
     """Return the statements that took most time if `pg_stat_statements` is installed, else those running for a second.
 
-    Without literals, which may be content of teams.
+    Literals are replaced, as they may be content of teams.
     """
     with connection.cursor() as cursor:
         cursor.execute("SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_stat_statements')")

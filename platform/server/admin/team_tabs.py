@@ -29,7 +29,7 @@ _TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "cost", "unpriced")
 
 
 def _week(team: Team, **query: Any) -> list[RollupRow]:
-    # Seven days, today among them: an hour more would be an eighth day.
+    # Seven days including today: one more hour would begin an eighth day.
     end = end_of_hour(now())
     since = now().replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=_DAYS - 1)
     return fetch_rows(RollupQuery(since=since, until=end, teams=[team.pk], **query))
@@ -94,7 +94,7 @@ def usage(request: HttpRequest, team: Team) -> dict[str, Any]:
     found = {row.bucket.date(): row for row in _week(team, source=CALLS, measures=measures, bucket="day") if row.bucket}
     today = now().date()
     nothing = RollupRow(bucket=None, key=(), values={**dict.fromkeys(measures, 0), "cost": None})
-    # Also days without calls: a week has seven rows.
+    # Days without calls are listed too, so that a week has seven rows.
     week = [today - timedelta(days=ago) for ago in reversed(range(_DAYS))]
     days = {day: found.get(day, nothing) for day in week} if found else {}
     models = _week(team, source=CALLS, measures=measures, by=("model",))

@@ -78,9 +78,9 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Content of a backup. `missing` are files without content when the backup was made, such as deleted ones.
+    """Content of a backup. `missing` are the files that had no content when the backup was made.
 
-    They are those being written, deleted or expired, and with `allow_missing` also those whose content is lost.
+    They were being written, deleted or expired; with `allow_missing`, their content may also be lost.
     """
 
     version: str
@@ -188,7 +188,7 @@ def _dump(file: Path, *, snapshot: str, using: str, compress: bool) -> None:
 
 
 def _save_files(directory: Path, ids: list[str]) -> tuple[list[StoredFile], list[str]]:
-    """Copy the contents of files. Return what was copied, and the ids of files without content."""
+    """Copy the contents of files. Return the copied files, and the ids of files without content."""
     files, missing, storage = [], [], storages["files"]
     for pk in ids:
         name = content_name(pk)
@@ -207,7 +207,7 @@ def _save_files(directory: Path, ids: list[str]) -> tuple[list[StoredFile], list
 
 
 def _still_listed(ids: list[str], *, using: str) -> list[str]:
-    """Return the files among these that clients can still see; the others were deleted or expired meanwhile."""
+    """Return the ids of the files that clients can still see; the others were deleted or expired meanwhile."""
     # Outside of the transaction of the dump, whose snapshot does not show what was deleted since.
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
         _see_all_teams(cursor)
@@ -276,8 +276,8 @@ def restore(directory: Path, *, using: str = "owner", storage: Storage | None = 
     verify(directory, manifest)
     if (version := _server_version(using)) < manifest.postgres:
         raise BackupError(f"The backup is of PostgreSQL {manifest.postgres}, and this server is older: {version}.")
-    # The database comes last: the platform does not start with an empty one, so nobody takes an interrupted restore for
-    # a complete one, and the same command completes it.
+    # The database comes last: the platform does not start with an empty one, so an interrupted restore cannot
+    # be mistaken for a complete one, and the same command completes it.
     for file in manifest.files:
         _restore_file(file, directory / FILES / file.name, storage)
     load_dump(directory / DUMP, manifest, using=using)
@@ -293,7 +293,7 @@ def _restore_file(file: StoredFile, source: Path, storage: Storage) -> None:
             found = _copy(present, nowhere)
         if found == (file.size, file.sha256):
             return
-        # A shorter one is what an interrupted restore has left: contents never change.
+        # A shorter file is left over from an interrupted restore: contents never change.
         if found[0] >= file.size:
             raise BackupError(f"The storage contains another {file.name}: restore into an empty one.")
         storage.delete(file.name)
@@ -383,7 +383,7 @@ def _grant(text: str, manifest: Manifest, *, using: str) -> None:
 
 
 def _check(manifest: Manifest, storage: Storage, *, using: str) -> Restored:
-    """Count the rows, read the files and decrypt the secrets of what was restored."""
+    """Count the rows, read the files and decrypt the secrets of a restored platform."""
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
         _see_all_teams(cursor)
         rows = count_rows(cursor)

@@ -34,7 +34,7 @@ SELECT current_schema() = 'public' AND NOT EXISTS (
 
 def fingerprint() -> str:
     """Return a hash of everything that determines the schema: all migrations and the code that they call."""
-    modules = {type(one).__module__ for one in MigrationLoader(None).disk_migrations.values()}
+    modules = {type(migration).__module__ for migration in MigrationLoader(None).disk_migrations.values()}
     modules |= {partitions.__name__, row_security.__name__, vector_schema.__name__}
     digest = hashlib.sha256()
     for name in sorted(modules):
@@ -72,7 +72,7 @@ def load(*, using: str, file: Path = PATH) -> bool:
 
 
 def dump(*, using: str, pg_dump: str, rows: bool = True) -> str:
-    """Return the snapshot of a migrated database, with its rows or not. `pg_dump` is the path of that program."""
+    """Return the snapshot of a migrated database, with its rows if `rows`. `pg_dump` is the path of that program."""
     database = connections[using].settings_dict
     options = ["--no-owner", "--no-comments", "--no-tablespaces", "--no-table-access-method", "--enable-row-security"]
     options += ["--column-inserts", "--rows-per-insert=1000"] if rows else ["--schema-only"]

@@ -1,4 +1,4 @@
-"""The metrics of a process under `/metrics`, to clients that may read them, and on a port of their own."""
+"""The metrics of a process: under `/metrics` for authorized clients, and on a port of their own."""
 
 import logging
 import platform
@@ -30,7 +30,7 @@ _system = SystemMetrics()
 
 
 def register() -> None:
-    """Add what every process reports of itself."""
+    """Register the metrics that every process reports of itself."""
     metrics.BUILD.info({"version": settings.VERSION, "python": platform.python_version()})
     REGISTRY.register(PoolMetrics())
 
@@ -59,7 +59,7 @@ def listen(port: int) -> socket.socket | None:
     if not port:
         return None
     if port > LARGEST_PORT:
-        # `getaddrinfo` takes the remainder.
+        # `getaddrinfo` would take the remainder of a division by 65536.
         raise ImproperlyConfigured(f"The port of the metrics (METRICS_PORT) must be below 65536, not {port}.")
     host = settings.METRICS_HOST
     try:
@@ -70,7 +70,7 @@ def listen(port: int) -> socket.socket | None:
     except OSError as error:
         raise NotReady(f"Cannot listen on {host}:{port} (METRICS_PORT): {error.strerror}.") from error
     listener.listen(_BACKLOG)
-    # Several processes may accept from it: those that come too late must not wait for the next connection.
+    # Several processes may accept from it: a process that comes too late must not wait for the next one.
     listener.settimeout(0)
     return listener
 

@@ -1,7 +1,7 @@
 """Metrics of several web processes: `/metrics` of any of them returns those of all, with the label `process`.
 
-The processes share memory that was allocated before they were forked. The one that is asked for the metrics asks the
-others, which write theirs to their parts of the memory: nothing is written while nobody asks.
+The processes share memory that was allocated before they were forked. A process that serves the metrics requests those
+of the others, and each of them writes its metrics to its part of the memory. Without requests nothing is written.
 """
 
 import logging
@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 logger = logging.getLogger(__name__)
-# Of each process; memory that is never written takes nothing.
+# Size of the part of each process. Memory that is never written takes no space.
 _PART_BYTES = 8 * 1024 * 1024
 # Length, checksum, and the time for which it was written.
 _HEAD = struct.Struct("<IIQ")
@@ -32,18 +32,18 @@ class ProcessMetrics(Collector):
     """Metrics of `count` processes; created before they are forked."""
 
     def __init__(self, count: int) -> None:
-        # When the metrics were last asked for, by the system's monotonic clock, which all processes share.
+        # Time of the last request for the metrics, by the system's monotonic clock, which all processes share.
         self._asked = mmap.mmap(-1, _TIME.size)
         self._parts = [mmap.mmap(-1, _PART_BYTES) for _ in range(count)]
 
     def start(self, number: int) -> None:
-        """Write the metrics of this process, the one with this number, whenever they are asked for."""
+        """Write the metrics of this process, which has this number, whenever they are requested."""
         _Shared.collector = self
         threading.Thread(target=self._write, args=(self._parts[number],), name="metrics", daemon=True).start()
 
     @override
     def collect(self) -> Iterable[Metric]:
-        """Return the metrics of all processes. Of those that do not answer, the last ones."""
+        """Return the metrics of all processes; for a process that does not answer, its last ones."""
         asked = time.monotonic_ns()
         _TIME.pack_into(self._asked, 0, asked)
         gives_up = time.monotonic() + _WAIT_SECONDS

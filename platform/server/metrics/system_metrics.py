@@ -1,7 +1,8 @@
-"""Metrics that are read when they are asked for: queues and runs of the whole installation, and pools of this process.
+"""Metrics that are read on request: queues and runs of the whole installation, and pools of this process.
 
-Every web process returns those of the installation, so use their maximum instead of their sum. They are read at most
-once in `_FRESH_SECONDS`, over partial indexes and with a time limit; without PostgreSQL or Redis, theirs are missing.
+Every web process returns the metrics of the installation, so use their maximum instead of their sum. They are read at
+most once in `_FRESH_SECONDS`, over partial indexes and with a time limit. Metrics from PostgreSQL or Redis are missing
+while that server does not answer.
 """
 
 import logging
@@ -34,7 +35,7 @@ _WAIT_SECONDS = 3.0
 # Counting stops here, which bounds the cost: a queue of this length is long enough for any alert.
 _MOST = 100_000
 # Each reads index entries of unfinished work only. `since` is the time from which an entry waits. Deliveries to
-# endpoints that are failing or disabled wait for these, not for us.
+# endpoints that are failing or disabled wait for the endpoint, not for us.
 _QUEUES = {
     "background": (
         "SELECT count(*), min(since) FROM (SELECT created_at AS since FROM responses_response"
@@ -72,7 +73,7 @@ _KINDS = ("web", "worker", "beat")
 
 
 class _Source:
-    """A server that metrics are read from, in a thread, so that one that hangs does not keep the others."""
+    """A server that metrics are read from, in a thread, so that a server that hangs does not delay the others."""
 
     def __init__(self, dependency: str, read: Callable[[], list[Metric]]) -> None:
         self.dependency = dependency
@@ -115,7 +116,7 @@ class SystemMetrics(Collector):
 
     @override
     def collect(self) -> Iterable[Metric]:
-        """Return the metrics of the servers that answer, and which do."""
+        """Return the metrics of the servers that answer, and the availability of each server."""
         up = _gauge("ors_dependency_up", "1 if the server answers, otherwise 0.", "dependency")
         found: list[Metric] = [up]
         for source in self._sources:

@@ -1,1 +1,1 @@
-"""Reference of the API: the OpenAPI document, what is covered, and how the SDK differs."""
+"""Reference of the API: the OpenAPI document, its coverage, and the differences to the SDK."""

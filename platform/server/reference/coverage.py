@@ -283,8 +283,12 @@ def update_tables(manual: str) -> str:
         "endpoints": _table(
             ("endpoint", "scope", "notes"),
             (
-                (f"`{one.method} /v1{one.template}`", f"`{one.scope}`" if one.scope else "", one.note)
-                for one in (*ENDPOINTS, websocket.ENDPOINT)
+                (
+                    f"`{endpoint.method} /v1{endpoint.template}`",
+                    f"`{endpoint.scope}`" if endpoint.scope else "",
+                    endpoint.note,
+                )
+                for endpoint in (*ENDPOINTS, websocket.ENDPOINT)
             ),
         ),
         "errors": _table(
@@ -295,14 +299,14 @@ def update_tables(manual: str) -> str:
             ),
         ),
         "parameters": _table(("parameter", "", "example", "notes"), map(_parameter, PARAMETERS)),
-        "tools": _table(("tool", "", "notes"), ((f"`{one.type}`", one.support, one.note) for one in TOOLS)),
+        "tools": _table(("tool", "", "notes"), ((f"`{tool.type}`", tool.support, tool.note) for tool in TOOLS)),
         "items": _table(
             ("item", "in `input`", "in `output`", "notes"),
-            ((f"`{one.type}`", "yes" * one.input, "yes" * one.output, one.note) for one in ITEMS),
+            ((f"`{item.type}`", "yes" * item.input, "yes" * item.output, item.note) for item in ITEMS),
         ),
         "sdk": _table(
             ("endpoint, parameter or value", "reason"),
-            (("<br>".join(f"`{one}`" for one in decision.patterns), decision.reason) for decision in DECISIONS),
+            (("<br>".join(f"`{pattern}`" for pattern in decision.patterns), decision.reason) for decision in DECISIONS),
         ),
         # A list, not a table: the names of events need no notes.
         "events": "\n".join(f"- `{name}`" for name in EVENTS),

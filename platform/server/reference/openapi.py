@@ -92,7 +92,7 @@ def _file() -> _File:
 
 @cache
 def document() -> Schema:
-    """Return the document; cached, as building the schemas takes a while and never changes."""
+    """Return the document; cached, as building the schemas is slow and the result never changes."""
     # Imported late: most processes never build the document.
     from server.reference.descriptions import STATUSES, TAGS
 
@@ -168,17 +168,20 @@ def _operation(endpoint: Endpoint) -> Schema:
     name = operation_id(endpoint)
     failed = "MessageError" if name.startswith("messages.") else "Error"
     given = [
-        *({"name": one, "in": "path", "required": True, "schema": STRING} for one in endpoint.ids),
+        *({"name": path_id, "in": "path", "required": True, "schema": STRING} for path_id in endpoint.ids),
         *(parameter for argument in endpoint.query or () for parameter in argument.parameters),
     ]
-    parameters = [{**one, "description": PARAMETERS.get(one["name"].removesuffix("[]"), "")} for one in given]
+    parameters = [
+        {**parameter, "description": PARAMETERS.get(parameter["name"].removesuffix("[]"), "")} for parameter in given
+    ]
     operation: Schema = {
         "tags": [_tag(name)],
         "summary": endpoint.summary,
         "description": OPERATIONS.get(name, ""),
         "operationId": name,
         "parameters": [
-            {**one, "description": PARAMETERS.get(one["name"].removesuffix("[]"), "")} for one in parameters
+            {**parameter, "description": PARAMETERS.get(parameter["name"].removesuffix("[]"), "")}
+            for parameter in parameters
         ],
         "responses": {
             "200": {"description": STATUSES[200], "content": content},

@@ -1,4 +1,4 @@
-"""Comparison of this API with the openai SDK: what the SDK can send and this server does not accept.
+"""Comparison of this API with the openai SDK: requests of the SDK that this server does not accept.
 
 The SDK's methods and the types of their parameters are compared with our OpenAPI document. The reason for each
 difference is in `server.reference.sdk_decisions`.
@@ -30,7 +30,7 @@ _OPTIONS = {"return", "extra_headers", "extra_query", "extra_body", "timeout"}
 
 
 def gaps() -> list[str]:
-    """Return what the SDK has and this server does not, sorted.
+    """Return the endpoints, parameters and values of the SDK that this server lacks, sorted.
 
     An endpoint is named by its method and path, as in ``POST /videos``; a parameter by its path in the request, as in
     ``POST /responses: tools[][mcp].tunnel_id``, with the ``type`` of an object in brackets; a value as in
@@ -90,7 +90,7 @@ class Comparison:
     _entered: list[Any] = field(default_factory=list)
 
     def of_call(self, parameters: dict[str, Any], operation: Schema) -> Iterator[str]:
-        """Yield what can be sent in parameters of these types and is not accepted by the operation."""
+        """Yield the parameters and values that these types allow and the operation does not accept."""
         accepted: dict[str, list[Schema]] = {}
         for parameter in operation["parameters"]:
             accepted.setdefault(parameter["name"].partition("[")[0], []).append(parameter["schema"])
@@ -106,7 +106,7 @@ class Comparison:
                 yield name
 
     def of_value(self, kind: Any, schemas: Iterable[Schema], path: str) -> Iterator[str]:
-        """Yield what a value of this type can contain and no schema accepts, as paths that start with `path`."""
+        """Yield the contents of this type that no schema accepts, as paths that start with `path`."""
         alternatives = [inner for schema in schemas for inner in self._alternatives(schema)]
         if any(not ({"type", "enum", "const"} & schema.keys()) for schema in alternatives):
             # Any value is allowed, or it is described in words only.
@@ -145,8 +145,8 @@ class Comparison:
         if "$ref" in schema:
             yield from self._alternatives(self.components[schema["$ref"].rpartition("/")[2]])
         elif inner := schema.get("oneOf") or schema.get("anyOf"):
-            for one in inner:
-                yield from self._alternatives(one)
+            for alternative in inner:
+                yield from self._alternatives(alternative)
         else:
             yield schema
 

@@ -1,4 +1,4 @@
-"""Reasons for what the openai SDK can send and this server does not accept.
+"""Reasons why this server does not accept some requests of the openai SDK.
 
 `manage.py api_coverage` writes them to docs/reference/api-coverage.md and reports differences without a decision.
 """
@@ -20,7 +20,7 @@ class Decision:
 
     def covers(self, gap: str) -> bool:
         """Return whether a difference, as `sdk_comparison.gaps` names it, matches a pattern."""
-        return any(re.fullmatch(re.escape(one).replace(r"\*", ".*"), gap) for one in self.patterns)
+        return any(re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), gap) for pattern in self.patterns)
 
 
 DECISIONS = (
@@ -172,4 +172,4 @@ def undecided(gaps: Collection[str]) -> list[str]:
 def outdated(gaps: Collection[str]) -> list[str]:
     """Return the patterns of decisions that cover no difference any more."""
     patterns = [Decision((pattern,), decision.reason) for decision in DECISIONS for pattern in decision.patterns]
-    return [one.patterns[0] for one in patterns if not any(one.covers(gap) for gap in gaps)]
+    return [decision.patterns[0] for decision in patterns if not any(decision.covers(gap) for gap in gaps)]

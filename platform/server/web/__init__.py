@@ -1,1 +1,1 @@
-"""How the web processes serve HTTP: servers, middleware, health checks, start and stop."""
+"""HTTP in the web processes: servers, middleware, health checks, start and stop."""

@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 _UNREAD_BYTES = 64 * 1024
 _EMPTY_MESSAGE_BYTES = 500
 _METHOD = re.compile(rb"[A-Z][A-Z-]*")
-# No line that continues another: proxies may read it as a header.
+# A line that continues another does not match: proxies may read it as a header.
 _LINE_OF_HEAD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\x00-\x08\x0a-\x1f\x7f]*")
 # Most of their methods have no types.
 _reactor: Any = reactor
@@ -143,8 +143,8 @@ class _Inbox:
 class _SocketInbox(asyncio.Queue[dict[str, Any]]):
     """Messages of a WebSocket for the application.
 
-    While much of them waits, a message waits for memory, or the application has not accepted the connection, nothing is
-    read from it. Replaces daphne's queue, which has no limit.
+    Nothing is read from the connection while many bytes wait, while a message waits for memory, or before the
+    application has accepted it. Replaces daphne's queue, which has no limit.
     """
 
     def __init__(self, protocol: "DaphneSocket", scope: Scope) -> None:
@@ -168,12 +168,12 @@ class _SocketInbox(asyncio.Queue[dict[str, Any]]):
         self.update_reading()
 
     def clear(self, _: object) -> None:
-        """Drop what nothing will read, with what it reserves."""
+        """Drop the messages that nothing will read, and release the memory reserved for them."""
         while not self.empty():
             self.get_nowait()
 
     def update_reading(self) -> None:
-        """Read from the connection, or stop that."""
+        """Resume or pause reading from the connection."""
         # Pings are answered, also to a client that does not read.
         is_full = self._unread > _UNREAD_BYTES or not self.flow_control.can_write.is_set()
         is_paused = is_full or self._incoming.is_waiting or not self._is_accepted
@@ -390,7 +390,7 @@ class DaphneChannel(_HTTPChannel):  # type: ignore[misc]
         super().connectionLost(reason)
 
     def become(self, websocket: Any) -> None:
-        """End, as the connection now belongs to a WebSocket. It is counted until that has lost it."""
+        """End, as the connection now belongs to a WebSocket. It is counted until the WebSocket has lost it."""
         self._end()
         lost = websocket.connectionLost
 
@@ -484,7 +484,7 @@ class DaphneChannel(_HTTPChannel):  # type: ignore[misc]
             self._refuse(HeadersTooLarge())
 
     def note_body(self, chunk: bytes) -> None:
-        """Deduct a part of the body from what arrives besides it."""
+        """Deduct the bytes that may surround a part of the body from the counted framing."""
         self._framing_bytes = max(0, self._framing_bytes - framing_bytes(chunk))
 
     @override
@@ -665,7 +665,7 @@ class DaphneServer(daphne.server.Server):  # type: ignore[misc]  # daphne has no
         # By default, connections with invalid or too large messages are closed without a code.
         self.ws_factory.setProtocolOptions(failByDrop=False)
         self._starting = asyncio.ensure_future(self._after_start())
-        # It does not run yet.
+        # The loop does not run yet.
         self._loop = self._starting.get_loop()
         # In place of Twisted's handler, which stops at once. Twisted installs it after this.
         self._loop.call_soon(signal.signal, signal.SIGTERM, self._terminate)
@@ -675,7 +675,7 @@ class DaphneServer(daphne.server.Server):  # type: ignore[misc]  # daphne has no
 
     @override
     def kill_all_applications(self) -> "Deferred[Any]":
-        """End what runs, then cancel the remaining requests; the reactor waits for both."""
+        """End the active work, then cancel the remaining requests; the reactor waits for both."""
         # A request that is cancelled while its run ends could not send the end to its client.
         ended = Deferred.fromFuture(asyncio.ensure_future(self._end_work()))
         return ended.addCallback(lambda _: super(DaphneServer, self).kill_all_applications())

@@ -23,7 +23,7 @@ from server.web import warm_up
 
 # Load balancers probe every web process often; a positive result is reused for this long.
 _READY_FOR_SECONDS = 2.0
-# After a failure, checks must succeed for so long: a database that restarts accepts connections and loses them again.
+# After a failure, checks must succeed for this long: a database that restarts accepts connections and loses them again.
 _SETTLED_SECONDS = 1.0
 # A server that hangs is as bad as none, and load balancers wait only seconds for a probe.
 _CHECK_SECONDS = 3.0
@@ -36,8 +36,8 @@ _FORWARDED = ("x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-rea
 class _Probes:
     """Results of earlier probes.
 
-    The times of the last success and of the last failure after one are in memory that all web processes on the port
-    share: a balancer would otherwise see the different states of those that happen to answer.
+    The times of the last success and of the last failure after it are in memory that all web processes on the port
+    share: a balancer would otherwise see the state of the process that happens to answer.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class _Probes:
             return self.note([_SLOW])
 
     async def async_result(self) -> list[str]:
-        """Do as `result`, from the event loop."""
+        """Return the same as `result`, from the event loop."""
         try:
             async with asyncio.timeout(_CHECK_SECONDS):
                 return await asyncio.shield(asyncio.wrap_future(self._check()))
@@ -110,7 +110,7 @@ def readyz(_: HttpRequest) -> HttpResponse:
 
 
 async def async_readyz() -> HttpResponse:
-    """Respond as `readyz`. Neither the name of the host nor a lack of threads matters to it."""
+    """Respond as `readyz`, whatever the name of the host, and even without a free thread."""
     return _known_answer() or _answer(await _probes.async_result())
 
 
@@ -144,7 +144,7 @@ def version(_: HttpRequest) -> HttpResponse:
 
 
 def metrics(request: HttpRequest) -> HttpResponse:
-    """Respond with the metrics of the web processes in Prometheus' text format, to those who may read them."""
+    """Respond with the metrics of the web processes in Prometheus' text format, if the client may read them."""
     if settings.METRICS_TOKEN:
         if not metrics_server.has_token(request.headers.get("authorization", "")):
             return HttpResponse("METRICS_TOKEN is required.\n", status=401, content_type="text/plain")

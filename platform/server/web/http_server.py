@@ -26,13 +26,13 @@ _BACKLOG = 2048
 _ACCEPTS_PER_ITERATION = 32
 _STOP_SECONDS = 5
 _GC_THRESHOLDS = (20_000, 10, 10)
-# A fifth of Python's. The event loop waits that long for the interpreter lock while a thread computes, and a thread
-# with a query after each of its steps.
+# A fifth of Python's default. While a thread computes, the event loop waits this long for the interpreter lock, and so
+# does a thread with a query after each of its steps.
 _SWITCH_SECONDS = 0.001
 
 
 def serve(server: str, *, host: str, port: int, processes: int, metrics_port: int = 0) -> None:
-    """Serve until a signal arrives, then finish or hand over what is active (`server.web.shutdown`)."""
+    """Serve until a signal arrives, then finish or hand over the active work (`server.web.shutdown`)."""
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     allow_many_sockets()
     listener, metrics_listener = _listen(host, port), metrics_server.listen(metrics_port)
@@ -123,7 +123,7 @@ def allow_many_sockets() -> None:
 
 
 def freeze_startup_objects() -> None:
-    """Start garbage collection, except for the objects that exist after start-up, and short turns of threads."""
+    """Enable garbage collection, except of the objects that exist after start-up, and shorten the turns of threads."""
     # Modules and settings live as long as the process; scanning them again and again causes pauses. The objects of a
     # request hold no cycles, so collections only look at requests that are still active: with the default thresholds
     # they take 0.10 to 0.14 ms per stream (5 to 7 % of its CPU at concurrency 64). With these, throughput is the
@@ -161,7 +161,7 @@ def _uvicorn(listener: socket.socket, application: Any) -> None:
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             stop = partial(super().handle_exit, sig, frame)
             if sig == signal.SIGTERM and self.started:
-                # Meanwhile the server serves, and after a second signal it hurries.
+                # The server continues to serve meanwhile; a second signal shortens the shutdown.
                 self._loop.call_soon_threadsafe(shutdown.begin, stop)
             else:
                 stop()
@@ -176,7 +176,7 @@ def _uvicorn(listener: socket.socket, application: Any) -> None:
         access_log=False,
         lifespan="off",
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        # Addresses that a key allows are those of the peer, as on daphne. By default uvicorn believes X-Forwarded-For
+        # Addresses that a key allows are those of the peer, as on daphne. By default uvicorn trusts X-Forwarded-For
         # of every client on this machine.
         proxy_headers=False,
         timeout_graceful_shutdown=_STOP_SECONDS,

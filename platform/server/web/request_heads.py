@@ -27,15 +27,15 @@ def short_path(url: bytes) -> bytes:
 
 
 def framing_bytes(chunk: bytes) -> int:
-    """Return how much a client may send for a part of a body, with the lines that surround it.
+    """Return how many bytes a client may send for a part of a body, including the lines that surround it.
 
-    Clients may send single bytes as chunks, which takes six bytes for each, but not much more that nothing reads.
+    A client may send each byte as a chunk, which takes six bytes, but not much more that nothing reads.
     """
     return 16 + 3 * len(chunk)
 
 
 def is_chunked_only(coding: bytes) -> bool:
-    """Return true for the only Transfer-Encoding that is read: a proxy may take others for another length."""
+    """Return true for the only accepted Transfer-Encoding: a proxy may derive another length from others."""
     return coding.strip().lower() == b"chunked"
 
 

@@ -17,7 +17,7 @@ _tasks: "list[asyncio.Task[None]]" = []
 
 
 def begin(after: Callable[[], None]) -> None:
-    """Shut down in the background, then call a function. A second call makes it hurry."""
+    """Shut down in the background, then call a function. A second call shortens the shutdown."""
     if _tasks:
         draining.hurry()
     else:

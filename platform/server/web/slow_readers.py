@@ -1,4 +1,4 @@
-"""A time limit for clients that do not read the answers which wait for them on their connection.
+"""A time limit for clients that do not read the answers waiting on their connection.
 
 Without it, an answer in memory, or the open file of a download, would stay as long as the client keeps the connection.
 """
@@ -13,8 +13,8 @@ from typing import Any
 from django.conf import settings
 
 logger = logging.getLogger(__name__)
-# The field `tcpi_bytes_acked` of Linux: what the client's system has confirmed. What left the process is no measure:
-# megabytes may wait in the kernel, and leave the process in a few large steps.
+# The field `tcpi_bytes_acked` of Linux: the bytes that the client's system has confirmed. The bytes that left the
+# process are no measure: megabytes may wait in the kernel, and leave the process in a few large steps.
 _BYTES_ACKED = slice(120, 128)
 
 
@@ -30,13 +30,13 @@ class ReaderWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to measure, when the server has more for the client than the kernel takes; idempotent."""
+        """Begin to measure, as the server has more data for the client than the kernel takes; idempotent."""
         if self._timer is None and hasattr(socket, "TCP_INFO"):
             self._confirmed = self._bytes_confirmed()
             self._wait()
 
     def stop(self) -> None:
-        """End the measurement, when nothing waits any more; idempotent."""
+        """End the measurement, as no data waits any more; idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

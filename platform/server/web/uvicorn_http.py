@@ -66,7 +66,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         # Only while an answer waits for the client, as few ever do.
         self._reader: ReaderWatch | None = None
         self._head_bytes = self._early_bytes = 0
-        # The head of a request that asks for another upgrade than WebSocket, without that.
+        # The head of a request for an upgrade other than WebSocket, without the upgrade.
         self._head_to_repeat = b""
         # An empty `deque` takes 0.75 KB. A connection has three, here and in two events: 2 KB less per open stream.
         self.pipeline = _Pipeline()  # type: ignore[assignment]
@@ -85,8 +85,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._is_rejected:
             return
-        # The parser keeps an incomplete header or trailer to itself, and drops what surrounds the chunks of a body. So
-        # all that arrives is counted here, and the callbacks deduct what the application receives.
+        # The parser buffers an incomplete header or trailer, and drops the lines around the chunks of a body. So all
+        # bytes that arrive are counted here, and the callbacks deduct those that the application receives.
         self._early_bytes += len(data)
         self._unset_keepalive_if_required()
         self._parse(data)
@@ -113,8 +113,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
                 return
 
     def _upgrade(self, rest: bytes) -> bytes:
-        """Hand the connection over to a WebSocket, or return what the parser shall read for another upgrade."""
-        # The parser takes the body for the other protocol, unless the head does not ask for that.
+        """Hand the connection over to a WebSocket, or return the data to parse after another upgrade."""
+        # The parser would treat the body as data of the other protocol, unless the head requests no upgrade.
         if self._head_to_repeat:
             data, self._head_to_repeat = self._head_to_repeat + rest, b""
             return data
@@ -169,7 +169,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def _refuse(self, error: ApiError) -> None:
         """Answer without the application, unless it is responding, and close the connection."""
         if self._is_responding and not self.cycle.more_body:
-            # Requests that are complete are answered before.
+            # Complete requests before it are still answered.
             self.cycle.keep_alive = False
             return
         if not self._is_responding:
@@ -177,7 +177,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _refuse_rest(self, error: ApiError) -> None:
-        """Refuse what is left of a request, and ignore all that follows on the connection."""
+        """Refuse the rest of a request, and ignore all further data on the connection."""
         self._is_rejected, self._reads_head = True, False
         self._refuse(error)
 
@@ -189,7 +189,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     @override
     def resume_writing(self) -> None:
         super().resume_writing()
-        # What is left is small, but a connection that is closing stays open for it.
+        # The unsent rest is small, but a connection that is closing stays open for it.
         if not self.transport.is_closing():
             self._stop_watching_reader()
 
@@ -272,7 +272,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self._is_rejected:
             return
         head_bytes = self._head_bytes + len(self.url)
-        # From now on of what surrounds the body.
+        # From now on, the bytes that surround the body are counted.
         self._reads_head, self._head_bytes, self._early_bytes = False, 0, 0
         if len(self.url) > MAX_URL_BYTES:
             self._reject(UrlTooLong())

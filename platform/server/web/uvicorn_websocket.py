@@ -24,7 +24,7 @@ http11.MAX_LINE_LENGTH = 2 * MAX_HEAD_BYTES
 
 
 class _Reader(StreamReader):
-    """Reader of frames that waits before it returns one which could need much more memory after its decompression.
+    """Reader that waits before it returns a frame which could need much more memory after its decompression.
 
     `expected` is the size of the frame that is being read, and `may_expand` is asked with its size.
     """
@@ -123,7 +123,7 @@ class LimitedSocketProtocol(WebSocketsSansIOProtocol):
     @override
     async def run_asgi(self) -> None:
         await super().run_asgi()
-        # What nothing will read reserves nothing.
+        # Messages that nothing will read must not reserve memory.
         while not self.queue.empty():
             self.queue.get_nowait()
 

@@ -1,4 +1,4 @@
-"""Warm-up of a process: it does at its start what the first request would otherwise wait for.
+"""Warm-up of a process at its start, for which the first request would otherwise wait.
 
 `/readyz` of a web process returns 200 only afterwards, and a worker claims nothing before.
 """

@@ -1,6 +1,6 @@
 """Several web processes on one port: a parent that has loaded the application forks them and replaces those that die.
 
-All of them accept connections from one inherited socket, so those of a process that has died go to the others.
+All of them accept connections from one inherited socket, so the others get the connections of a process that has died.
 """
 
 import logging
@@ -49,7 +49,7 @@ class _Parent:
     def __init__(self, count: int) -> None:
         self._children = [_Child(number) for number in range(count)]
         self._is_stopping = False
-        # Never written to. The children read its end, which they get when the parent ends in whatever way.
+        # Never written to. The children read the end of the file, which they get however the parent ends.
         self._life, self._lifeline = os.pipe()
         # A signal makes it readable, so that the parent wakes from `select`.
         self._signaled, self._signals = socket.socketpair()
@@ -83,13 +83,13 @@ class _Parent:
 
     def _is_child(self, child: _Child) -> bool:
         """Fork, and return true in the new process."""
-        # Blocked until the child has left the parent's handlers: it would take a signal for one to the parent.
+        # Blocked until the child has replaced the parent's handlers, which would treat its signal as the parent's.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         child.started_at = time.monotonic()
         try:
             child.pid = os.fork()
         except OSError as failed:
-            # The system has neither memory nor process ids left. The processes that live go on meanwhile.
+            # The system has neither memory nor process ids left. The existing processes go on meanwhile.
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             self._plan_start(child, f"cannot be started ({failed.strerror})")
             return False

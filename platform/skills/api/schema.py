@@ -36,7 +36,7 @@ async def read_version(body: bytes, content_type: str) -> tuple[Bundle, bool]:
 
 async def _read_form(body: bytes, content_type: str, *, takes_default: bool) -> tuple[Bundle, bool]:
     if not content_type.startswith("multipart/form-data"):
-        # Only a form can contain files. The JSON is checked for its syntax, so that the error is the right one.
+        # Only a form can contain files. Invalid JSON is reported as such, valid JSON as a request without files.
         parse_json(body or b"{}")
         raise MissingParameter("files")
     fields, parts = await asyncio.to_thread(parse_directory_form, body, content_type)

@@ -20,7 +20,7 @@ from tools.mcp.schema import is_built_in
 
 
 class ContainerPlugin(ToolPlugin):
-    """One plug-in for all of them, because the tools of a run may share a container."""
+    """One plug-in for all container tools, because the tools of a run may share a container."""
 
     types = ("code_interpreter", "shell", "mcp")
     params = (AnyShellParam, CodeInterpreterParam)

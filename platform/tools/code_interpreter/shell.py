@@ -93,7 +93,7 @@ class HostedShell(HostedTool):
         except (ApiError, SandboxUnavailable, OperationFailed) as error:
             outputs.append(_failed(error_text(error)))
         fields = {"outputs": outputs, "files": files}
-        return ToolResult(output="\n".join(one["stdout"] + one["stderr"] for one in outputs), fields=fields)
+        return ToolResult(output="\n".join(entry["stdout"] + entry["stderr"] for entry in outputs), fields=fields)
 
     @override
     def close_items(self, body: Body, call: Call, result: ToolResult) -> list[Body]:
@@ -111,7 +111,7 @@ class HostedShell(HostedTool):
 
 def _commands(call: Call) -> list[str] | None:
     found = (parse_object(call.arguments) or {}).get("commands")
-    if not isinstance(found, list) or not found or not all(isinstance(one, str) for one in found):
+    if not isinstance(found, list) or not found or not all(isinstance(command, str) for command in found):
         return None
     return found[:_MAX_COMMANDS]
 

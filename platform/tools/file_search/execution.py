@@ -85,7 +85,7 @@ class FileSearchTool(HostedTool):
         except ApiError as error:
             return _failed(error.message, "failed")
         # The model reads the full passages from the item; this output is a summary of them.
-        found = "\n".join(f"{one['filename']}: {one['text'][:200]}" for one in results)
+        found = "\n".join(f"{passage['filename']}: {passage['text'][:200]}" for passage in results)
         return ToolResult(output=found or "No results found.", fields={"results": results}, cost=NAME)
 
     @override
@@ -98,7 +98,7 @@ def _queries(call: Call) -> list[str]:
     given = (parse_object(call.arguments) or {}).get("queries")
     # Some models send a single string instead of an array.
     listed = [given] if isinstance(given, str) else given if isinstance(given, list) else []
-    return [one[:_MAX_QUERY_LENGTH] for one in listed if isinstance(one, str) and one.strip()][:_MAX_QUERIES]
+    return [query[:_MAX_QUERY_LENGTH] for query in listed if isinstance(query, str) and query.strip()][:_MAX_QUERIES]
 
 
 def _failed(why: str, error: str) -> ToolResult:

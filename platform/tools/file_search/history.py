@@ -12,11 +12,11 @@ def past_call(item: FileSearchCall) -> PastCall | None:
     if item.results is None:
         return None
     if item.status == "failed":
-        output = "\n".join(["error: the search failed", *(one.text or "" for one in item.results)])
+        output = "\n".join(["error: the search failed", *(result.text or "" for result in item.results)])
     else:
         output = "\n\n".join(
-            f"{mark(item.id or '', number)} {one.filename or one.file_id}\n{one.text or ''}"
-            for number, one in enumerate(item.results, start=1)
+            f"{mark(item.id or '', number)} {result.filename or result.file_id}\n{result.text or ''}"
+            for number, result in enumerate(item.results, start=1)
         )
     arguments = orjson.dumps({"queries": item.queries}).decode()
     return PastCall(

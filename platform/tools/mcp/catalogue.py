@@ -69,7 +69,7 @@ class ToolCatalogue:
         allowed = [tool for tool in tools if server.offers(tool)]
         self._listed[server.label] = allowed
         # A new list replaces the old one: tools that are gone must not be called any more.
-        self._known = {name: known for name, known in self._known.items() if known.server.label != server.label}
+        self._known = {name: entry for name, entry in self._known.items() if entry.server.label != server.label}
         for tool in allowed:
             self._known[upstream_name(server.label, tool.name)] = AvailableTool(server=server, tool=tool)
         return allowed
@@ -89,23 +89,23 @@ class ToolCatalogue:
         turn. A deferred tool is offered once a search has found it, or if the choice forces it.
         """
         return tuple(
-            known.function(name)
-            for name, known in self._known.items()
-            if self.is_offered(known, choice, first_turn=first_turn)
+            entry.function(name)
+            for name, entry in self._known.items()
+            if self.is_offered(entry, choice, first_turn=first_turn)
         )
 
     def deferred_tools(self, choice: Any) -> dict[str, AvailableTool]:
         """Return the tools that are offered only once a search has found them."""
         return {
-            name: known
-            for name, known in self._known.items()
-            if _is_allowed(known, choice) and not self._is_loaded(known)
+            name: entry
+            for name, entry in self._known.items()
+            if _is_allowed(entry, choice) and not self._is_loaded(entry)
         }
 
     def load(self, names: Iterable[str]) -> None:
         """Offer these tools from now on; called with the results of a search."""
-        for known in [self._known[name] for name in names if name in self._known]:
-            self._found.setdefault(known.server.label, []).append(ToolFilter(names=frozenset({known.tool.name})))
+        for entry in [self._known[name] for name in names if name in self._known]:
+            self._found.setdefault(entry.server.label, []).append(ToolFilter(names=frozenset({entry.tool.name})))
 
     def _recall_found(self, item: ToolSearchOutput) -> None:
         for tool in item.tools:
@@ -115,7 +115,7 @@ class ToolCatalogue:
 
     def _is_loaded(self, known: AvailableTool) -> bool:
         found = self._found.get(known.server.label, ())
-        return not known.server.is_deferred or any(one.matches(known.tool) for one in found)
+        return not known.server.is_deferred or any(tool_filter.matches(known.tool) for tool_filter in found)
 
     def is_offered(self, known: AvailableTool, choice: Any, *, first_turn: bool) -> bool:
         """Return True if the turn is offered the tool."""

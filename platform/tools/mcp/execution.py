@@ -66,7 +66,7 @@ class McpTools(HostedTool):
     ) -> None:
         self._catalogue = ToolCatalogue(servers)
         self._sessions = sessions
-        self._approved = {one.request_id: one for one in approved}
+        self._approved = {approval.request_id: approval for approval in approved}
         self._continues_without_servers = continues_without_servers
         self._fresh: dict[str, list[ListedTool]] = {}
         self._choice: Any = None
@@ -111,7 +111,7 @@ class McpTools(HostedTool):
         # A resumed run skips the calls that were started before the interruption.
         begun: set[str | None] = {pending.call.call_id for pending in state.pending}
         begun |= {item.body.get("approval_request_id") for item in state.output}
-        waiting = [one.call for one in self._approved.values() if one.request_id not in begun]
+        waiting = [approval.call for approval in self._approved.values() if approval.request_id not in begun]
         calls = [CallRecord(call=call, turn=0, kind=KIND, state="pending") for call in waiting]
         failure = None
         # The request was accepted before the server's tools were known, so a forced tool may turn out to be missing.
@@ -138,9 +138,9 @@ class McpTools(HostedTool):
         """Return the tools that a search may find."""
         return [
             ToolOffer(
-                tool=known.function(name), label=(KIND, known.server.label), deferred=True, shown=known.search_result
+                tool=entry.function(name), label=(KIND, entry.server.label), deferred=True, shown=entry.search_result
             )
-            for name, known in self._catalogue.deferred_tools(self._choice).items()
+            for name, entry in self._catalogue.deferred_tools(self._choice).items()
         ]
 
     def load(self, names: Iterable[str]) -> None:
@@ -150,7 +150,9 @@ class McpTools(HostedTool):
     @override
     def owns(self, name: str) -> bool:
         # Includes approved calls: their tool may have disappeared since.
-        return bool(self._catalogue.find(name)) or any(name == one.call.name for one in self._approved.values())
+        return bool(self._catalogue.find(name)) or any(
+            name == approval.call.name for approval in self._approved.values()
+        )
 
     @override
     def may_repeat(self, name: str) -> bool:

@@ -39,7 +39,7 @@ def decrypt_servers(text: str, shown: Sequence[Mapping[str, Any]]) -> list[Remot
     """Return the servers from `encrypt_servers`, combined with the tools as the response shows them."""
     tools = {tool["server_label"]: tool for tool in shown if tool["type"] == "mcp"}
     kept = orjson.loads(decrypt(text)) if text else []
-    return [_as_shown(tools[one.pop("label")], **one) for one in kept]
+    return [_as_shown(tools[fields.pop("label")], **fields) for fields in kept]
 
 
 async def _server(tool: McpToolParam, *, principal: Principal, param: str) -> RemoteServer:

@@ -34,7 +34,7 @@ MAX_LIST_BYTES = 4 * 1024 * 1024
 _MAX_PAGES = 100
 # With these statuses a server may refuse streamable HTTP although it supports the older SSE transport.
 _TRY_SSE_STATUSES = frozenset({400, 404, 405, 406, 415})
-# Messages the SDK makes up if a server refuses a request outside the protocol, or if the connection is lost. The
+# Messages the SDK generates if a server refuses a request outside the protocol, or if the connection is lost. The
 # status in TransportFailure is more precise.
 _SDK_MESSAGES = frozenset({"Not Found", "Session terminated", "Server returned an error response"})
 _CONNECTION_LOST = ("Connection closed", "SSE stream ended")

@@ -94,7 +94,7 @@ def _is_followed(request: httpx2.Request, response: httpx2.Response) -> bool:
 class _Messages(httpx2.AsyncByteStream):
     """Response body with messages that strict parsers read. It fails as soon as a message exceeds the size limit.
 
-    The SDK drops a message that it cannot parse, such as one with half of a surrogate pair, and waits on for it.
+    The SDK drops a message that it cannot parse, such as one with half of a surrogate pair, and keeps waiting for it.
     """
 
     def __init__(self, body: httpx2.AsyncByteStream, request: httpx2.Request) -> None:

@@ -26,7 +26,7 @@ from responses.requests.tool_offer import Shown, ToolOffer
 
 NAME = "tool_search"
 _MAX_RESULTS = 5
-# Share of the best score that a result needs. Tools that only have a common word in common with the query are not
+# Share of the best score that a result needs. Tools that share only a common word with the query are not
 # worth the tokens of their definition.
 _MIN_RELATIVE_SCORE = 0.3
 # Shorter words of descriptions ("a", "of") carry no meaning.
@@ -156,7 +156,7 @@ class ToolSearch(HostedTool):
         shown: list[Shown] = []
         for name in names:
             tool = self._deferred[name].shown
-            same = next((other for other in shown if _family(other) == _family(tool) is not None), None)
+            same = next((entry for entry in shown if _family(entry) == _family(tool) is not None), None)
             if same is None:
                 shown.append({**tool})
             else:

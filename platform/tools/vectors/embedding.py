@@ -22,7 +22,7 @@ from tenants.models import Team
 Vector = list[float]
 # Texts per upstream request. Embedding servers commonly limit the size of a batch.
 _BATCH_SIZE = 64
-# Around each text, whose tokens cannot be more than its bytes.
+# Added for the JSON around each text. A text cannot have more tokens than bytes.
 _BYTES_OF_JSON = 4
 _NO_EMBEDDING_MODEL = (
     "No embedding model is configured for vector stores. An operator can set the team's embedding model in the admin, "

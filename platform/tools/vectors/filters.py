@@ -20,7 +20,7 @@ def sql_condition(given: ComparisonFilter | CompoundFilter | None, *, column: st
         case None:
             return "true", []
         case CompoundFilter(type=how, filters=filters):
-            parts = [sql_condition(one, column=column) for one in filters]
+            parts = [sql_condition(operand, column=column) for operand in filters]
             joined = f" {how.upper()} ".join(sql for sql, _ in parts)
             return f"({joined})", [value for _, values in parts for value in values]
         case ComparisonFilter(type="eq" | "ne" as how, key=key, value=value):

@@ -96,7 +96,7 @@ class Ingestion(WorkLoop[ClaimedFile]):
     """Ingests the waiting files of vector stores in a worker process."""
 
     kind = "ingestions"
-    # Not polling: a task of the schedule wakes one process every ten seconds.
+    # No polling: a scheduled task wakes one process every ten seconds.
     poll_seconds = None
     # Four times before a lease expires, so that one slow renewal does not lose it.
     renew_seconds = _LEASE.total_seconds() / 4
@@ -104,7 +104,7 @@ class Ingestion(WorkLoop[ClaimedFile]):
     @override
     async def claim(self) -> bool:
         teams = {claim.team_id for claim in self.work}
-        # A file takes minutes. Another team's need not wait for those of a team that has taken all places.
+        # A file takes minutes: files of other teams must not wait for a team that occupies all places.
         is_full = len(self.work) >= _MAX_FILES
         if is_full and (len(teams) > 1 or len(self.work) > _MAX_FILES):
             return False
@@ -151,7 +151,7 @@ class Ingestion(WorkLoop[ClaimedFile]):
 
 
 def claim_file(*, without: Collection[str] = ()) -> ClaimedFile | None:
-    """Claim the next file of a team other than these, or return None if none is waiting."""
+    """Claim the next file of any team that is not in `without`; return None if no file is waiting."""
     with scope.every_team():
         with connection.cursor() as cursor:
             cursor.execute(STEP_BY_INDEX)

@@ -5,7 +5,7 @@ query, and the share of the query's words it contains. Both are absolute, so a s
 search. Scores below 0 are shown as 0 but keep their order.
 
 Small sets of candidates are compared completely. In large ones an HNSW index finds the nearest passages. If the index
-finds too few, because the filter excludes most of what is near, all candidates are compared after all.
+finds too few, because the filter excludes most of the near passages, all candidates are compared after all.
 """
 
 from collections.abc import Sequence
@@ -117,7 +117,7 @@ def open_stores(*, team_id: str, store_ids: Sequence[str], param: str | None = N
         at = now()
         stale = [store.pk for store in found.values() if at - store.last_active_at > _ACTIVITY_RESOLUTION]
         if stale:
-            # Without waiting: whoever has locked a store uses it, and two requests may name several stores in common.
+            # Without waiting: a locked store is in use anyway, and two requests may name several stores in common.
             unlocked = VectorStore.objects.select_for_update(no_key=True, skip_locked=True).filter(pk__in=stale)
             free = list(unlocked.values_list("pk", flat=True))
             VectorStore.objects.filter(pk__in=free).update(last_active_at=at)

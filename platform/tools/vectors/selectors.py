@@ -63,7 +63,7 @@ def list_stores(*, team_id: str, page: PageRequest) -> Page[VectorStore]:
     """List a team's stores by creation time."""
     rows = VectorStore.objects.filter(team_id=team_id)
     found = keyset(rows, page=page, find=lambda cursor: rows.filter(pk=cursor).first(), unknown=unknown_store)
-    # Counted for the stores of the page alone: a query that does both counts the files of all stores before it.
+    # Counted for the stores of the page only: a single query would count the files of all stores before the page.
     counted = _counted(rows).in_bulk([store.pk for store in found.rows])
     return Page(rows=[counted[store.pk] for store in found.rows if store.pk in counted], has_more=found.has_more)
 

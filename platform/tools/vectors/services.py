@@ -167,7 +167,7 @@ def _attach(
 ) -> None:
     if not files:
         return
-    rows = {one.file_id: _row(principal, store, one, request_id, batch) for one in files}
+    rows = {file.file_id: _row(principal, store, file, request_id, batch) for file in files}
     # The caller has locked or created the store: stores are locked before files.
     known = storage.existing(team_id=principal.team_id, file_ids=rows, lock=True)
     for file_id in rows:

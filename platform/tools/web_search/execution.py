@@ -112,7 +112,7 @@ class WebSearchTool(HostedTool):
             return ToolResult(
                 output=f"error: {error}", error="failed", fields={"results": [_result("", "", str(error))]}
             )
-        output = "\n".join(one["url"] for one in results)
+        output = "\n".join(page["url"] for page in results)
         return ToolResult(output=output, fields={"results": results}, cost=self.price_key(call.name))
 
     @override
@@ -120,7 +120,7 @@ class WebSearchTool(HostedTool):
         results = result.fields.get("results", [_result("", "", result.output)])
         item = {**body, "status": "failed" if result.error else "completed", "results": results}
         if call.name == _SEARCH and not result.error:
-            item["action"] = {**body["action"], "sources": [{"type": "url", "url": one["url"]} for one in results]}
+            item["action"] = {**body["action"], "sources": [{"type": "url", "url": page["url"]} for page in results]}
         return [item]
 
     # -- actions -------------------------------------------------------------------------------------------------------
@@ -144,18 +144,18 @@ class WebSearchTool(HostedTool):
         lists = [answer for answer in answers if not isinstance(answer, BaseException)]
         if not lists:
             raise _InvalidStep(f"the search failed: {answers[0]}")
-        return [_result(one.url, one.title, one.text[: self._size.characters]) for one in self._best(lists)]
+        return [_result(result.url, result.title, result.text[: self._size.characters]) for result in self._best(lists)]
 
     def _best(self, lists: Sequence[Sequence[EngineResult]]) -> list[EngineResult]:
         # Interleaved by rank, so that every query contributes its best results. Each page appears once.
         best: dict[str, EngineResult] = {}
         for rank in range(max(map(len, lists), default=0)):
-            for one in (found[rank] for found in lists if rank < len(found)):
-                if self._is_allowed(one.url):
-                    best.setdefault(one.url, one)
+            for result in (results[rank] for results in lists if rank < len(results)):
+                if self._is_allowed(result.url):
+                    best.setdefault(result.url, result)
         kept = list(best.values())[: self._size.results]
         if self._found is not None:
-            self._found.update(one.url for one in kept)
+            self._found.update(result.url for result in kept)
         return kept
 
     async def _open(self, arguments: Mapping[str, Any]) -> list[Body]:

@@ -22,11 +22,11 @@ def past_call(item: WebSearchCall) -> PastCall | None:
         case step:
             name, arguments = "find_in_page", {"url": step.url, "pattern": step.pattern}
     if item.status == "failed":
-        output = "\n".join(["error: the request failed", *(one.text or "" for one in item.results)])
+        output = "\n".join(["error: the request failed", *(result.text or "" for result in item.results)])
     else:
         output = "\n\n".join(
-            f"{mark(item.id or '', number)} {one.title or ''}\n{one.url}\n{one.text or ''}"
-            for number, one in enumerate(item.results, start=1)
+            f"{mark(item.id or '', number)} {result.title or ''}\n{result.url}\n{result.text or ''}"
+            for number, result in enumerate(item.results, start=1)
         )
     return PastCall(
         id=item.id or "web_search",

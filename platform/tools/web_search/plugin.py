@@ -72,7 +72,7 @@ class WebSearchPlugin(ToolPlugin):
         make, public = ENGINES[resolved.kind]
         engine = make(base_url=resolved.base_url or public, key=resolved.api_key, egress=egress.default())
         searches = [item for item in request.items if isinstance(item, WebSearchCall)]
-        found = [one.url for item in searches for one in item.results or () if one.url]
+        found = [result.url for item in searches for result in item.results or () if result.url]
         return [
             WebSearchTool(tool, engine=engine, reader=PageReader(egress.default()), found=found)
             for tool in request.offered(WEB_SEARCH_TYPES)

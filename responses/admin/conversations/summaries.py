@@ -73,9 +73,9 @@ GROUP BY conversation_id ORDER BY max(created_at) DESC LIMIT 2000
 
 @dataclass(frozen=True, slots=True)
 class ConversationSummary:
-    """Figures of a conversation. Those from `responses` on are in the order of the columns of the query.
+    """Figures of a conversation. The fields from `responses` on are in the order of the columns of the query.
 
-    Items and responses are counted up to 1,000; `more_items` and `more_responses` say that there are others.
+    Items and responses are counted up to 1,000; `more_items` and `more_responses` are true if there are more.
     `locked_by` is the id of the response that holds the conversation lock.
     """
 
@@ -191,7 +191,7 @@ def _first_user_texts(ids: Sequence[str]) -> dict[str, str]:
     return {owner: text for owner, (_, text) in first.items()}
 
 
-# -- which response an item belongs to ---------------------------------------------------------------------------------
+# -- responses of items ------------------------------------------------------------------------------------------------
 
 _MAX_PLACEMENTS = 2000
 

@@ -76,7 +76,7 @@ def follow_messages(events: Iterable[dict[str, Any]]) -> Iterator[FollowMessage]
             yield from messages
         else:
             first, *others = messages
-            yield {**first, "text": "".join([first["text"], *(other["text"] for other in others)])}
+            yield {**first, "text": "".join([first["text"], *(delta["text"] for delta in others)])}
 
 
 def _messages(events: Iterable[dict[str, Any]]) -> Iterator[FollowMessage]:
@@ -90,7 +90,7 @@ def _messages(events: Iterable[dict[str, Any]]) -> Iterator[FollowMessage]:
             name = ".".join(name for name in names if isinstance(name, str) and name)
             message = {"id": body["id"], "type": body["type"], "name": name}
             if kind == "output_item.done":
-                # What no delta contained.
+                # Fields that no delta contained.
                 message |= {"status": body.get("status") or "done", "result": _result(body)}
             yield message
 

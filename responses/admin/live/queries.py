@@ -225,7 +225,10 @@ class WorkerCount:
 
 
 def queue() -> tuple[int, datetime | None]:
-    """Return how many responses of all teams wait for a worker (1,000 at most), and since when the first one waits."""
+    """Return the number of responses of all teams that wait for a worker, and when the oldest was created.
+
+    The number is at most 1,000; the time is None if no response waits.
+    """
     counted, _, waiting = _waiting([EVERY_TEAM])
     return counted, min((row.created_at for row in waiting), default=None)
 
@@ -239,9 +242,9 @@ def holders() -> list[str]:
 
 
 def _waiting(teams: Collection[str]) -> tuple[int, int, list[Response]]:
-    """Return how many runs wait for a worker, how many of them are queued, and those that have waited longest.
+    """Return the number of runs that wait for a worker, how many of them are queued, and the longest waiting ones.
 
-    The others were requeued: their status is `in_progress`.
+    Waiting runs that are not queued were requeued: their status is `in_progress`.
     """
     sees_every_team = EVERY_TEAM in teams
     teams_sql = _TEAMS_SQL if sees_every_team else "SELECT unnest(%(teams)s::text[])"

@@ -29,7 +29,7 @@ _KEEPALIVE_SECONDS = 2.0
 
 
 class LiveSocket(AdminSocket):
-    """Socket of one page. Remembers what it sent, so that later messages are reduced to changes."""
+    """Socket of one page. Remembers the rows it sent, so that later messages are reduced to changes."""
 
     @override
     async def watch(self) -> int:
@@ -89,7 +89,7 @@ class RunPoller:
         self.is_unavailable = False
         self._teams = teams
         self._watchers: set[asyncio.Event] = set()
-        # The processes whose runs the snapshot has, and when each was last told that a page shows them.
+        # Processes whose runs are in the snapshot, and the time at which each was last notified that a page shows them.
         self._observed: dict[str, float] = {}
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -102,7 +102,7 @@ class RunPoller:
             poller = cls._pollers[key] = cls(key[1])
         poller._watchers.add(changed)
         if poller.snapshot is not None:
-            # The poller runs already: show what it knows now instead of after the next poll.
+            # The poller runs already: show its latest snapshot now instead of after the next poll.
             changed.set()
         return poller
 
@@ -135,15 +135,15 @@ class RunPoller:
             await asyncio.sleep(max(0.05, POLL_SECONDS - (time.monotonic() - began)))
 
     def _observe(self, snapshot: RunsSnapshot) -> None:
-        """Have the processes of the runs store new events soon: those of unfollowed runs are stored after seconds."""
+        """Make the processes of the runs store new events soon: events of unfollowed runs are stored after seconds."""
         at = time.monotonic()
         processes = {row.response.lease_owner for row in snapshot.rows.values() if row.response.lease_owner}
-        told = {name: self._observed.get(name, -_OBSERVE_SECONDS) for name in processes}
+        notified = {name: self._observed.get(name, -_OBSERVE_SECONDS) for name in processes}
         for name in processes:
-            if at - told[name] >= _OBSERVE_SECONDS:
-                told[name] = at
+            if at - notified[name] >= _OBSERVE_SECONDS:
+                notified[name] = at
                 Notifier(channel_of_process(name)).notify(OBSERVED)
-        self._observed = told
+        self._observed = notified
 
     def _poll(self) -> RunsSnapshot:
         with scope.team(*self._teams):

@@ -106,7 +106,7 @@ def _depth_first(rows: Sequence[Response], top: str) -> list[tuple[Response, int
         row, lane = stack.pop()
         after = followers[row.pk]
         # The stack is last in, first out: pushing the oldest follower last puts it directly below.
-        stack += [(one, min(lane + 1, _MAX_LANE)) for one in after[1:]]
-        stack += [(one, lane) for one in after[:1]]
+        stack += [(follower, min(lane + 1, _MAX_LANE)) for follower in after[1:]]
+        stack += [(follower, lane) for follower in after[:1]]
         found.append((row, lane, max(0, len(after) - 1)))
     return found

@@ -171,7 +171,7 @@ def snippet(request: HttpRequest, response: Response, name: str) -> HttpResponse
     except ApiError as failed:
         raise Http404(failed.message) from failed
     answer = HttpResponse(make(body, base=request.build_absolute_uri("/v1")), content_type="text/plain; charset=utf-8")
-    # The text contains what clients wrote: no browser may interpret it as HTML.
+    # The text contains input of clients: no browser may interpret it as HTML.
     answer["X-Content-Type-Options"] = "nosniff"
     return answer
 
@@ -216,7 +216,7 @@ def python(body: Body, *, base: str) -> str:
 
 
 def _notes(body: Body) -> list[str]:
-    # Credentials of MCP servers are not stored: the snippet says what to add.
+    # Credentials of MCP servers are not stored: the snippet names the credentials to add.
     servers = [tool for tool in body.get("tools") or [] if tool.get("type") == "mcp" and tool.get("server_url")]
     if not servers:
         return []

@@ -35,7 +35,7 @@ _TYPE = re.compile(rb"^event: (\S+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedEvent:
-    """An event of the log. `size` is that of its SSE frame in bytes; `stored_at` is when its batch was written."""
+    """An event of the log. `size` is the size of its SSE frame in bytes, `stored_at` the time of writing its batch."""
 
     number: int
     type: str

@@ -85,8 +85,8 @@ _TOTALS = {
     SpanKind.STORAGE: "Storage",
     SpanKind.LOST: "Lost work",
 }
-# Every step of a run waits for the database for some milliseconds. The total counts all of it; only what is worth a
-# look gets a row.
+# Every step of a run waits for the database for some milliseconds. The total counts all waits; only long ones get a
+# row.
 _MIN_STORAGE_SHARE = 50
 _ERROR_STATES = frozenset({"failed", "refused"})
 _WARNING_STATES = frozenset(
@@ -231,7 +231,7 @@ def _is_client_call(call: ToolCall) -> bool:
 
 
 def claims_of(response: Response) -> list[tuple[datetime, str]]:
-    """Return when workers claimed the run (UTC), and their names, oldest first."""
+    """Return the times (UTC) at which workers claimed the run, and the workers' names, oldest first."""
     return [(datetime.fromisoformat(claim["at"]).astimezone(UTC), claim["by"]) for claim in response.claims]
 
 

@@ -49,7 +49,7 @@ _WAITS = frozenset({SpanKind.APPROVAL, SpanKind.CLIENT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSpan:
-    """Something that took time: a model call, a tool call, a wait.
+    """A timed step of a run: a model call, a tool call, a wait.
 
     `ended` is None while it continues. `mark` is a moment inside the span, for example the first token.
     """
@@ -128,7 +128,9 @@ def waterfall(spans: Iterable[TraceSpan], *, began: datetime, ended: datetime | 
         is_wait = row.kind in _WAITS
         end = offset(row.ended) if row.ended is not None else offset(present) if is_wait else run
         intervals.append(Interval(offset(row.began), max(offset(row.began), end)))
-    longest = max((each.end for row, each in zip(rows, intervals, strict=True) if row.kind in _WAITS), default=0.0)
+    longest = max(
+        (interval.end for row, interval in zip(rows, intervals, strict=True) if row.kind in _WAITS), default=0.0
+    )
     scale = max(1.0, min(max(run, longest), run * (1 + _MAX_EXTENSION)))
     work = [index for index, row in enumerate(rows) if row.kind in WORK]
     critical = {work[index] for index in critical_path([intervals[index] for index in work], end=run)}
@@ -187,7 +189,7 @@ def critical_path(intervals: Sequence[Interval], *, end: float) -> list[int]:
 def gaps(intervals: Sequence[Interval], *, end: float) -> list[Interval]:
     """Return the parts of a run that none of these intervals covers."""
     found, reached = [], 0.0
-    for interval in sorted(intervals, key=lambda one: one.start):
+    for interval in sorted(intervals, key=lambda interval: interval.start):
         if interval.start - reached >= MIN_GAP_MS:
             found.append(Interval(reached, min(interval.start, end)))
         reached = max(reached, interval.end)

@@ -237,7 +237,7 @@ def _models(chosen: Sequence[Response]) -> Iterable[str]:
     try:
         caller = directory.principal_of_run(chosen[0].api_key_id)
     except ApiError:
-        # A revoked key cannot retry at all; the retry says so.
+        # A revoked key cannot retry at all; the retry reports it.
         return
     yield from (model["id"] for model in directory.list_models(caller))
 

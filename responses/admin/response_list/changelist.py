@@ -1,9 +1,10 @@
 # mypy: allow-subclassing-any
 """Filters of the response list, and bounded scans for it: newest rows first, at most `SCAN_LIMIT` of them.
 
-A filter is a condition and a hint which index serves it. One filter is looked up by its index, and the remaining ones
-are evaluated on the rows that it returns, in order of time. A search for something rare shows the matches among the
-newest rows and a link to continue from there. No combination of filters makes a page read millions of rows.
+A filter is a condition and a hint about the index that serves it. One filter is looked up by its index, and the
+remaining ones are evaluated on the rows that it returns, in order of time. A search for something rare shows the
+matches among the newest rows and a link to continue from there. No combination of filters makes a page read millions of
+rows.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -236,7 +237,7 @@ PARAMETERS = {
     "status__exact",
     "team__id__exact",
     "api_key__id__exact",
-    *(each.parameter_name for each in _PLAIN_FILTERS),
+    *(filter_class.parameter_name for filter_class in _PLAIN_FILTERS),
 }
 
 # -- bounded scans -----------------------------------------------------------------------------------------------------
@@ -299,7 +300,7 @@ class ScanPlan:
     def scan(self, *, limit: int, max_rows: int = SCAN_LIMIT) -> tuple[list[str], datetime | None]:
         """Return the ids of the newest `limit` matching rows among the newest `max_rows` rows, newest first.
 
-        The time is that of the oldest scanned row if the scan reached `max_rows`, None if it saw all rows.
+        Also return the time of the oldest scanned row if the scan reached `max_rows`, or None if it saw all rows.
         """
         rows = self.rows(_SCAN, max_rows, max_rows=max_rows, after=[max_rows, limit])
         return [row_id for row_id, matches, _ in rows if matches], rows[-1][2] if rows else None
@@ -367,7 +368,7 @@ class ResponseChangeList(ChangeList):
 
     @cached_property
     def _scanned(self) -> tuple[list[str], datetime | None]:
-        # One row more than the page shows: its presence says that there is a next page.
+        # One row more than the page shows: its presence means that there is a next page.
         return self.plan.scan(limit=self.page_num * self.list_per_page + 1)
 
     @cached_property

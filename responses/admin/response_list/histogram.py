@@ -75,7 +75,7 @@ def histogram(rows: ResponseChangeList) -> dict[str, Any] | None:
     # About six labels fit below the plot on a narrow screen.
     step = max(1, len(numbers) // 6)
     label_format = "%d %b" if width * step >= _DAY else "%H:%M"
-    seconds, unit = next(each for each in ((_DAY, "day"), (_HOUR, "hour"), (_MINUTE, "minute")) if width >= each[0])
+    seconds, unit = next(entry for entry in ((_DAY, "day"), (_HOUR, "hour"), (_MINUTE, "minute")) if width >= entry[0])
     return {
         "bars": bars,
         "marks": [

@@ -1,7 +1,7 @@
 """Cards for items other than messages and reasoning: calls, their outputs, and settings.
 
-`_READERS` maps item types to functions; the plug-ins of hosted tools have the cards of theirs. Any other type is shown
-as JSON.
+`_READERS` maps item types to functions; the plug-ins of hosted tools define the cards of theirs. Any other type is
+shown as JSON.
 """
 
 import shlex

@@ -26,7 +26,7 @@ from tenants.models import ApiKey
 
 IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """Types shown as images. Anything else is offered as a download: SVG, for example, may contain scripts."""
-# Items of the input and of the output, each: the latest ones are shown.
+# Maximum number of items of the input, and of the output: the latest ones are shown.
 SHOWN_ITEMS = 200
 # Bounds the time spent on rendering Markdown: beyond this many characters a page shows plain text.
 _MAX_MARKDOWN_CHARACTERS = 256 * 1024

@@ -37,7 +37,7 @@ class Command(BaseCommand):
     @override
     def handle(self, *args: Any, **options: Any) -> None:
         scopes = _names(options["scopes"])
-        is_admin = any(one.startswith("admin.") for one in scopes)
+        is_admin = any(name.startswith("admin.") for name in scopes)
         known = (AdminScope if is_admin else Scope).values
         if unknown := sorted(set(scopes) - set(known)):
             kind = " of an admin key" if is_admin else ""

@@ -75,11 +75,11 @@ class Command(BaseCommand):
 
 
 def _route_model_file(url: str, *, name: str, key: str) -> None:
-    # Without its server, nothing would answer.
+    # Models of other files have no server that would answer.
     Model.objects.filter(upstream__name=_MODEL_FILE).exclude(name=name).update(enabled=False)
     if url:
         model = Model.objects.filter(upstream__name=_MODEL_FILE, name=name)
-        # Later, what an operator has chosen stays.
+        # An existing model keeps the capabilities that an operator has chosen.
         capabilities = {} if model.exists() else _LLAMA_CAPABILITIES
         services.add_upstream(name=_MODEL_FILE, base_url=url, api_key=key, models=[name], capabilities=capabilities)
         model.update(enabled=True)

@@ -15,7 +15,7 @@ from tenants.models.limits import END_USER_LENGTH
 
 
 class Command(BaseCommand):
-    """Changes what the options name, and prints all limits and budgets of the subject."""
+    """Changes the limits and budgets that the options name, and prints all of the subject's."""
 
     help = "Set limits and budgets of a team, of one of its API keys, or of its end users."
     requires_system_checks = ()  # they import the whole console, which takes three seconds

@@ -24,7 +24,7 @@ def _dollars(text: str) -> Decimal:
 
 
 class Command(BaseCommand):
-    """Replaces the prices of the model's tokens by these."""
+    """Replaces the prices of the model's tokens."""
 
     help = (
         "Set the prices of a model, in US dollars per million tokens. They replace all prices of its tokens, also "

@@ -122,7 +122,7 @@ def add_sums(sums: Mapping[str, Any] | None, more: Mapping[str, Any]) -> dict[st
     if sums is None:
         return dict(more)
     return {
-        name: [one + other for one, other in zip(sums[name], value, strict=True)]
+        name: [count + added for count, added in zip(sums[name], value, strict=True)]
         if isinstance(value, list)
         else sum_costs(sums[name], value)
         if name == "cost"
@@ -150,7 +150,7 @@ def _names(query: UsageQuery, keys: Sequence[Key]) -> dict[Key, str]:
         case "upstream":
             known = dict(Upstream.objects.filter(pk__in=ids).values_list("pk", "name"))
         case "status" | "mode":
-            known = {each: each.replace("_", " ") for each in ids}
+            known = {value: value.replace("_", " ") for value in ids}
         # Built-in tools share names with functions of clients, so their kind is added.
         case "tool":
             return {key: key[1] if key[0] == "function" else f"{key[1]} ({key[0].replace('_', ' ')})" for key in keys}

@@ -183,7 +183,7 @@ def parse_pivot(query: QueryDict, *, current_time: datetime, zone: str = "") -> 
 
 def _measures(metric: Metric, source: RollupSource | None) -> tuple[str, ...]:
     """Return the sums from which a metric is computed."""
-    # Those of responses have all that those of calls have, except the calls themselves.
+    # The sums of responses contain everything that the sums of calls do, except the calls themselves.
     return metric.columns.get("calls" if source is CALLS else "responses") or next(iter(metric.columns.values()))
 
 
@@ -191,7 +191,7 @@ def _source(metric: Metric, names: set[str]) -> RollupSource | None:
     """Return the sums that keep both sides apart, or None. Cost and tokens of all endpoints are in those of calls."""
     columns = {AXES[name].column for name in names}
     order = [CALLS, RESPONSES] if "calls" in metric.columns and metric.kind is MetricKind.SUM else [RESPONSES]
-    return next((one for one in order if columns <= set(one.names)), None)
+    return next((source for source in order if columns <= set(source.names)), None)
 
 
 def build_pivot(
@@ -315,8 +315,8 @@ def _names(axis: Axis, keys: Sequence[str]) -> dict[str, str]:
         case "team":
             known = dict(Team.objects.filter(pk__in=ids).values_list("pk", "name"))
         case "key":
-            found = ApiKey.objects.filter(pk__in=ids)
-            known = {one.pk: f"{one.name} ({one.prefix}…{one.last_four})" for one in found}
+            rows = ApiKey.objects.filter(pk__in=ids)
+            known = {row.pk: f"{row.name} ({row.prefix}…{row.last_four})" for row in rows}
         case "upstream":
             known = dict(Upstream.objects.filter(pk__in=ids).values_list("pk", "name"))
         case "tool":

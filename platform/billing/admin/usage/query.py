@@ -273,7 +273,7 @@ def _answerable(
         if remaining != filters:
             notes.append("Tool calls cannot be filtered by model or API key. These filters were removed.")
         return metric, group, remaining
-    if any(source_for(each, group, filters) for each in METRICS.values()):
+    if any(source_for(candidate, group, filters) for candidate in METRICS.values()):
         notes.append(f"{metric.title} cannot be grouped by {group.title.lower()}. Showing the total instead.")
     return metric, GROUPS["none"], filters
 

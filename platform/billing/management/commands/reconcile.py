@@ -72,14 +72,14 @@ class Command(BaseCommand):
             title = name.replace("_", " ")
             self.stdout.write(f"{title:<40}{count:>12,}{' compared' if name in result.compared else ''}")
         kinds: dict[tuple[str, str], int] = {}
-        for each in result.differences:
-            kinds[each.part, each.explanation] = kinds.get((each.part, each.explanation), 0) + 1
+        for difference in result.differences:
+            kinds[difference.part, difference.explanation] = kinds.get((difference.part, difference.explanation), 0) + 1
         for (part, explanation), count in sorted(kinds.items()):
             if explanation:
                 self.stdout.write(f"{part}: {count:,} x {explanation}")
-        for each in result.unexplained[:_SHOWN]:
-            text = f"{each.part}: {each.subject}: {each.name} is {each.records} in the records, {each.other} elsewhere"
-            self.stdout.write(f"UNEXPLAINED {text}")
+        for difference in result.unexplained[:_SHOWN]:
+            values = f"{difference.records} in the records, {difference.other} elsewhere"
+            self.stdout.write(f"UNEXPLAINED {difference.part}: {difference.subject}: {difference.name} is {values}")
         self.stdout.write(f"{len(result.differences):,} differences, {len(result.unexplained):,} unexplained.")
 
 

@@ -1,1 +1,1 @@
-"""Django's backend for PostgreSQL, with a pool whose broken connections delay nobody."""
+"""Django's backend for PostgreSQL, with a pool whose broken connections delay no request."""

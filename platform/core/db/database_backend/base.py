@@ -11,7 +11,7 @@ from core.db.wait_limit import Wait, seconds_left
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
-    """A connection from the pool that was not closed while nobody used it.
+    """Wrapper of a connection from the pool that was not closed while it was idle.
 
     The pool has a check of its own (`CONN_HEALTH_CHECKS`), and waits after each broken connection that it finds: 1, 2
     and 4 s. After a restart of the database, which breaks all of them, a request waited for ten seconds and failed.
@@ -21,7 +21,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         if self.pool is None:
             return super().get_new_connection(conn_params)
-        # Instead of Django's method, which waits for the pool's own time, however little the request has left.
+        # Replaces Django's method, which waits for the pool's own timeout, however little time the request has left.
         self.isolation_level = IsolationLevel.READ_COMMITTED
         self.pool.open()
         with Wait():
@@ -29,7 +29,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def _unbroken_connection(self) -> Any:
         connection = self._pooled_connection()
-        # More are not idle. A server that closes each new connection would keep the caller here forever.
+        # At most `max_size` can be idle. A server that closes each new connection would keep the caller here forever.
         for _ in range(self.pool.max_size):
             if not is_closed_by_server(connection):
                 break

@@ -40,7 +40,7 @@ class Command(BaseCommand):
         started = time.monotonic()
         names = ("responses", "teams", "days", "seed")
         made = seed(SeedOptions(**{name: options[name] for name in names}))
-        # The worker continues what is not done here.
+        # The worker rolls up the rest.
         aggregate.roll_up(seconds=_ROLLING_SECONDS)
         self._print(made, seconds=time.monotonic() - started)
 
@@ -50,7 +50,7 @@ class Command(BaseCommand):
         for tenant in made.tenants:
             self.stdout.write(f"{tenant.team.name}: key {tenant.secret}\n")
         self.stdout.write("\n")
-        for person in (*(one for tenant in made.tenants for one in tenant.people), *made.staff):
+        for person in (*(user for tenant in made.tenants for user in tenant.people), *made.staff):
             self.stdout.write(
                 f"{person.username:<40} {person.password:<14} {person.role} {person.team}".rstrip() + "\n"
             )

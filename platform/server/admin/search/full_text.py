@@ -67,15 +67,15 @@ def search(request: HttpRequest) -> HttpResponse:
     """Render the search form and the results, newest first."""
     words = request.GET.get("q", "").strip().replace("\0", "")[:MAX_QUERY]
     chosen = request.GET.get("team", "").strip()
-    period, _, days = next((each for each in PERIODS if each[0] == request.GET.get("period")), _DEFAULT)
+    period, _, days = next((entry for entry in PERIODS if entry[0] == request.GET.get("period")), _DEFAULT)
     # A team beyond the limit of the drop-down list can still be chosen by URL.
     teams = list(teams_for(request)[: MAX_TEAMS + 1])
-    team = next((each for each in teams if each.pk == chosen), None)
+    team = next((row for row in teams if row.pk == chosen), None)
     if chosen and team is None:
         team = teams_for(request).filter(pk=chosen).first()
     user = viewer(request)
     reads_all = EVERY_TEAM in user.reading
-    # None is every team.
+    # None means every team.
     in_teams = [team.pk] if team is not None else None if reads_all else sorted(user.reading)
     has_hidden_teams = not reads_all and (user.sees_every_team or not user.roles.keys() <= user.reading)
     context: dict[str, Any] = {
@@ -110,7 +110,7 @@ def _results(
             request_id=getattr(request, "scope", {}).get("request_id", ""),
         )
     conditions = ""
-    # One hit more than a page shows: its presence says that there is a next page.
+    # One hit more than a page shows: if it exists, there is a next page.
     values: dict[str, Any] = {"words": words, "since": since, "until": until, "limit": PAGE_SIZE + 1}
     if teams is not None:
         conditions += " AND team_id = ANY(%(teams)s)"

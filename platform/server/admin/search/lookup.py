@@ -69,7 +69,7 @@ def page_of(request: HttpRequest, public_id: str) -> str | None:
         return None
     kind = id_kind_of(public_id)
     url = kind.find(request, public_id) if kind is not None else None
-    # Clients choose ids of items freely and upstreams those of calls, so any text may be one.
+    # Clients choose the ids of items and upstreams the ids of calls, so any text may be an id.
     return url or _item(request, public_id) or _call(request, public_id)
 
 
@@ -274,7 +274,7 @@ def palette(request: HttpRequest) -> HttpResponse:
     if not term:
         return HttpResponse()
     results = Paginator([*_results(request, term)], per_page=100)
-    # The names are those of Unfold's fragment, which expects a page of a paginator.
+    # The names that Unfold's fragment reads; it expects a page of a paginator.
     context = {
         "page_obj": results,
         "results": results.page(1),

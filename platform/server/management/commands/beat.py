@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 # After this time without a renewal another process takes over: long enough for a slow Redis.
 _LOCK_SECONDS = 5.0
 _RENEW_SECONDS = 1.0
-# The clock was set if it and the monotonic one differ by so much more than at the last look.
+# The clock was set if its difference to the monotonic clock has changed by more than this since the last tick.
 _JUMP_SECONDS = 2.0
 _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 _latest: dict[str, Any] = {}
@@ -65,7 +65,7 @@ class Command(BaseCommand):
 class LockedScheduler(beat.Scheduler):
     """Celery's scheduler that sends tasks only while it holds a lock in Redis, which is also the broker.
 
-    Nothing about earlier tasks is kept: whoever takes over sends each task at once, and none is harmed by that.
+    No state of earlier tasks is kept: a process that takes over sends each task at once, which harms none of them.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -78,7 +78,7 @@ class LockedScheduler(beat.Scheduler):
 
     @override
     def tick(self, *args: Any, **options: Any) -> float:
-        """Send what is due, and return the seconds until the next call."""
+        """Send the due tasks, and return the seconds until the next call."""
         if not self._holds_lock():
             return _RENEW_SECONDS
         offset = time.time() - time.monotonic()

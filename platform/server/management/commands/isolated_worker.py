@@ -26,7 +26,7 @@ from server.web import warm_up
 from server.web.http_server import allow_many_sockets
 
 _POLL_SECONDS = 0.5
-# So that runs which wait for their turn need no start of a process each.
+# Long enough that runs which wait for their turn do not each need the start of a process.
 _IDLE_SECONDS = 10.0
 
 
@@ -54,7 +54,7 @@ class Command(BaseCommand):
         pool.configure(processes=settings.COMPUTE_PROCESSES, refuses=False, observe=metrics.count_computation)
         tracing.start("worker")
         store.writer.wait_forever()
-        # The worker must know whose runs are those of this process before there are any.
+        # The worker must know the name of this process before the process has any runs.
         self.stdout.write(process_name())
         self.stdout.flush()
         try:
@@ -75,7 +75,7 @@ class Command(BaseCommand):
 
 
 def _end_with(worker: int) -> None:
-    # Runs that lose their worker are continued by another one, so that at most one process has them.
+    # Another worker continues the runs of a dead worker. This process must not execute them as well.
     while os.getppid() == worker:
         time.sleep(_POLL_SECONDS)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -72,7 +72,7 @@ class Command(BaseCommand):
         allow_many_sockets()
         metrics_server.register()
         metrics_server.serve(metrics_server.listen(options["metrics_port"]))
-        # What a worker executes was accepted before.
+        # A worker refuses nothing: it executes only accepted requests.
         pool.configure(processes=settings.COMPUTE_PROCESSES, refuses=False, observe=metrics.count_computation)
         task_runs.watch()
         tracing.start("worker")
