@@ -23,7 +23,7 @@ Part = InputImage | InputFile | ComputerScreenshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachmentImage:
-    """Image as a data URL; as a web URL only for an upstream that downloads images itself."""
+    """Image as a data URL, or as a web URL if the upstream downloads images itself."""
 
     url: str
 

@@ -2,7 +2,7 @@
 
 The model sees each result with a marker such as `【a1b2:3】`: the end of the search call's id and the number of the
 result. In the answer, a marker is replaced by a link or removed, and an annotation is added. Markers of unknown sources
-are removed. Markers are derived from the items alone, so later turns, later responses and resumed runs all know them.
+are removed. Markers are derived from the items alone, so they stay valid in later turns, responses and resumed runs.
 """
 
 import re
@@ -96,14 +96,14 @@ def written_files(items: Iterable[StoredItem]) -> dict[str, Body]:
 
 def file_mentions(text: str, files: Mapping[str, Body]) -> list[Body]:
     """Return annotations for the mentions of files in a text, in text order."""
-    # By path if the text has it; otherwise only the first mention by name, because a name may be an ordinary word.
+    # A file without a mention by path is searched by name, but only once, because a name may be an ordinary word.
     found: list[Body] = []
     for path, citation in files.items():
         places = list(re.finditer(rf"(?:sandbox:)?{re.escape(path)}(?![\w/]|\.\w)", text))
         if not places:
             places = list(re.finditer(rf"(?<![\w/.-]){re.escape(citation['filename'])}(?![\w/-]|\.\w)", text))[:1]
         found += [{**citation, "start_index": place.start(), "end_index": place.end()} for place in places]
-    return sorted(found, key=lambda one: (one["start_index"], one["end_index"]))
+    return sorted(found, key=lambda annotation: (annotation["start_index"], annotation["end_index"]))
 
 
 def open_turn(model: LanguageModel, request: TurnRequest) -> TurnStream:
@@ -204,7 +204,7 @@ class _CitingStream:
         deltas: list[Event] = [OutputTextDelta(*place, rest, [])] if rest else []
         # The upstream's own annotations were emitted before, hence the offset.
         numbered = enumerate(text.annotations, start=text.upstream_annotations)
-        cited = [OutputTextAnnotationAdded(*place, number, one) for number, one in numbered]
+        cited = [OutputTextAnnotationAdded(*place, number, annotation) for number, annotation in numbered]
         return [*deltas, *cited, replace(event, text=text.written)]
 
     def _text(self, item_id: str, content_index: int) -> _CitedText:

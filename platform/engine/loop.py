@@ -46,7 +46,7 @@ from engine.turn_outcome import CompleteRun, ContinueRun, EndIncomplete, FailRun
 
 
 class Action(Enum):
-    """An action of the run. Together with `RunEnded`, the values that the loop can choose from."""
+    """Action of the run. The loop chooses one of these, or `RunEnded`."""
 
     START = auto()
     PREPARE_TOOLS = auto()
@@ -57,7 +57,7 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OpenTurn:
-    """A call of the model in progress."""
+    """Model call in progress."""
 
     stream: TurnStream
     gate: Gate | None
@@ -131,7 +131,7 @@ class Run:
             await self._tools.close()
 
     def _next(self, done: Action) -> Action | RunEnded:
-        """Return what follows an action."""
+        """Return the action that follows a finished one, or the end of the run."""
         compactor = self._compactor
         match done:
             # A run that only compacts its input calls no tools, so they need no preparation.
@@ -160,7 +160,7 @@ class Run:
         return self._completed() if compactor.is_only_step else Action.CALL_MODEL
 
     def next_request(self) -> TurnRequest | None:
-        """Return the next request of the model as far as it is known now; None for a run that calls none."""
+        """Return the next model request as far as it is known now; None for a run that calls no model."""
         return turn_request.build(self._context, self._state, Toolbox()) if self._context.generates else None
 
     @property
@@ -169,7 +169,7 @@ class Run:
         return self._state.turn
 
     def count_lost(self, lost: TurnRecord) -> None:
-        """Add a call that was lost with another process, and that this one repeats, to the usage of the run."""
+        """Add the usage of a call that was lost with another process, and that this process repeats, to the run."""
         self._state.usage += lost.total_usage
         self._state.lost_tokens += lost.total_usage.output_tokens
 
@@ -229,9 +229,10 @@ class Run:
         )
 
     def end_dead(self, ending: Ending, *, lost: TurnRecord | None, has_open_call: bool = False) -> RunEnded:
-        """End a run whose process died, together with the call that was lost with it.
+        """End a run whose process died, and count the model call that was lost with it.
 
-        `has_open_call`: the process lives, and its open call will be added to the usage, which is not shown until then.
+        `has_open_call`: the process is alive after all and will add its open call to the usage, which is hidden until
+        then.
         """
         self._state.has_open_call = has_open_call
         if lost is not None:

@@ -1,7 +1,7 @@
 """Input and output of a model as messages with channels and recipients, in the format of vLLM's Responses API.
 
-This is only a view: items are what is stored and sent to models. Reasoning has the channel `analysis`, calls have
-`commentary` and the tool as recipient, answers have `final`.
+This is only a view: items are stored and sent to models, messages are not. Reasoning has the channel `analysis`, calls
+have `commentary` and the tool as recipient, answers have `final`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ _HEADS = {"id", "type", "status", "call_id"}
 
 
 def input_messages(*, instructions: str | None, items: Iterable[Body], tools: Sequence[FunctionTool]) -> list[Message]:
-    """Return the input as messages: a system message, a developer message if there is any content for it, the rest."""
+    """Return the input as messages: a system message, a developer message if it has any content, and the rest."""
     system = [_text(instructions)] if instructions else []
     developer: list[Body] = []
     others: list[Message] = []
@@ -83,7 +83,9 @@ def _hosted_call(item: Body) -> list[Message]:
     if item["type"] == "code_interpreter_call":
         name, text, result = PYTHON, item.get("code") or "", item.get("outputs")
         if result is not None:
-            result = "\n".join(one["logs"] if one["type"] == "logs" else f"[image: {one['url']}]" for one in result)
+            result = "\n".join(
+                output["logs"] if output["type"] == "logs" else f"[image: {output['url']}]" for output in result
+            )
     else:
         is_python = item["server_label"] == "code_interpreter"
         name, text = PYTHON if is_python else f"{item['server_label']}.{item['name']}", item["arguments"]

@@ -1,4 +1,4 @@
-"""Check the output of a run before it ends, and hold it back until then if the check may block it."""
+"""Check of a run's output before the run ends; output that the check may block is held back until then."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from engine.state import OutputItem, RunState
 from engine.steps import ContextCompacted, Emitted, RunEnded, Step, TurnDiscarded, TurnEnded, TurnRecord
 
 ModerationResult = dict[str, Any]
-"""A `moderation_result`, or an `error` if the model gave no result; as JSON. Each checker adds what it needs."""
+"""JSON of a `moderation_result`, or of an `error` if the model gave no result. Each checker adds its own fields."""
 
 
 class OutputCheck(Protocol):
@@ -45,7 +45,7 @@ class EndRun(Protocol):
 
 
 class ModerationGate:
-    """Passes the steps of a run on, with their output checked."""
+    """Passes on the steps of a run whose output has been checked."""
 
     def __init__(self, checks: OutputCheck, state: RunState, *, end: EndRun, now: Callable[[], datetime]) -> None:
         self._checks = checks

@@ -1,7 +1,7 @@
-"""Spans: the parts of a run that neither a model call nor a tool call accounts for, for the timeline.
+"""Spans of the timeline: parts of a run that no model call or tool call accounts for.
 
-Code that may delay a run measures itself with `span`, wherever it is. The recorder takes the spans of its run and
-stores them in rows that it writes anyway. Code outside of a run may use `span` as well; nothing is recorded then.
+Code that may delay a run is measured with `span`, wherever it is. The recorder takes the spans of its run and stores
+them in rows that it writes anyway. Code outside of a run may use `span` as well; nothing is recorded then.
 """
 
 from contextvars import ContextVar
@@ -14,7 +14,7 @@ from core.clock import now
 
 FIRST_ATTEMPT = "Request 1"
 """Name of a turn's first request to the upstream. If it succeeds it is not stored: it would repeat the turn."""
-# Bounds what one row holds: a turn may have hundreds of tool calls, and each is stored.
+# Bounds the spans in one row: a turn may have hundreds of tool calls, and each is stored.
 _MAX_SPANS = 100
 _MAX_TEXT = 200
 # Shorter spans explain nothing, and most requests are prepared and stored faster.
@@ -34,7 +34,7 @@ class Activity(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class Span:
-    """A measured part of a run. `state` is "failed", "interrupted" or empty; `note` says more, without content."""
+    """A measured part of a run. `state` is "failed", "interrupted" or empty; `note` has details, but no content."""
 
     activity: Activity
     name: str

@@ -41,8 +41,8 @@ class RunContext:
 
     The first `instruction_items` items belong to the instructions (a prompt's messages); the following
     `compacted_items` replace an earlier part of the conversation. `compaction` says when to compact further. A run that
-    does not generate (`generate: false`) calls no model and completes immediately. Not `wants_events`: the client of a
-    JSON request reads only the end.
+    does not generate (`generate: false`) calls no model and completes immediately. Without `wants_events`, the
+    client reads only the end, as in a JSON request.
     """
 
     parameters: dict[str, Any]
@@ -74,8 +74,8 @@ class OutputItem:
 class PendingCall:
     """Hosted tool call that has no final item yet.
 
-    `attempt` counts how often it was started; from the first time on it may have taken effect. `result` is set at
-    `returned_at`, when the call returned before an earlier call of the same turn.
+    `attempt` is the number of starts; after the first one the call may have taken effect. `result` and `returned_at`
+    are set if the call returned before an earlier call of the same turn.
     """
 
     call: Call
@@ -157,7 +157,7 @@ class RunState:
     `unproductive_turns`: number of turns since the last one with a valid call.
     `queued`: no worker has started the run yet.
     `compactions`: number of compaction passes; `compaction_tokens` is the number of tokens that they wrote.
-    `lost_tokens`: number of tokens that calls wrote which were lost with their process and repeated by another one.
+    `lost_tokens`: number of output tokens of calls that were lost with their process and repeated by another one.
     `has_open_call`: another process will add its open call to the usage.
     """
 

@@ -66,7 +66,7 @@ class TurnRecord:
 
 def lost_usage(result: TurnResult, *, input_tokens: Callable[[], int]) -> list[Usage]:
     """Return the usage of each request of a turn that failed before an answer began and was repeated."""
-    # Nobody knows whether the upstream has generated an answer, but it may have read the input.
+    # It is unknown whether the upstream has generated an answer, but it may have read the input.
     return [
         Usage(input_tokens=input_tokens(), estimated=True) if attempt.may_be_charged else Usage()
         for attempt in result.lost_attempts
@@ -79,7 +79,7 @@ CallState = Literal["pending", "waiting", "asked", "refused"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRecord:
-    """Tool call that a turn asked for. `kind` is the kind of hosted tool, or "function" for the client's tools.
+    """Tool call that the model made in a turn. `kind` is the kind of hosted tool, or "function" for the client's tools.
 
     `answer` is the output that the model reads for a refused call; it is inserted after the first `after` items of the
     output. `ask` is the approval request of a call that needs one.
@@ -114,7 +114,7 @@ class TurnEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnDiscarded:
-    """A turn was not accepted and is retried. `items` are those of its items that had already been streamed."""
+    """A turn was not accepted and is retried. `items` are the items that were already streamed."""
 
     turn: TurnRecord
     items: list[OutputItem]
@@ -157,8 +157,8 @@ class ToolsStarted:
 class ToolsReturned:
     """Hosted calls returned while an earlier call is still running.
 
-    Items are emitted in call order, so theirs come later. The results are stored now, so that a resumed run does not
-    repeat these calls.
+    Items are emitted in call order, so the items of these calls follow later. The results are stored now,
+    so that a resumed run does not repeat these calls.
     """
 
     calls: list[PendingCall]

@@ -18,8 +18,8 @@ class Usage:
     """Tokens of one upstream call or of a whole run. `input_tokens` includes cached tokens.
 
     Tokens of audio and images are included in the input and output, `cache_write_1h_tokens` in the cache writes. Calls
-    with audio may be billed by the seconds of the audio that was read, or by the characters that were spoken. `images`
-    were generated. `service_tier` is the tier that the upstream reported.
+    with audio may be billed by `audio_seconds`, the length of the input audio, or by `characters`, the length of the
+    spoken text. `images` is the number of generated images. `service_tier` is the tier that the upstream reported.
     """
 
     input_tokens: int = 0
@@ -53,14 +53,15 @@ class Usage:
         )
 
 
-_SUMMED = tuple(each.name for each in fields(Usage) if each.name not in {"estimated", "service_tier"})
+_SUMMED = tuple(count.name for count in fields(Usage) if count.name not in {"estimated", "service_tier"})
 
 
 @dataclass(slots=True, kw_only=True)
 class Attempt:
-    """One HTTP request of an upstream call. `status` is None without an answer, `request_id` the upstream's id of it.
+    """One HTTP request of an upstream call.
 
-    `was_sent` is false if there was no connection, so that the upstream has not received the request.
+    `status` is None without an answer. `request_id` is the upstream's id of the request. `was_sent` is false if there
+    was no connection, so that the upstream has not received the request.
     """
 
     began: datetime
@@ -150,7 +151,7 @@ class Sampling:
     prompt_cache_retention: str | None = None
     user: str | None = None
     stop: tuple[str, ...] = ()  # enforced by the converters
-    include: frozenset[str] = frozenset()  # what events show of items that an upstream's own tools have made
+    include: frozenset[str] = frozenset()  # optional fields that events show of an upstream's own tools
     extra: dict[str, Any] | None = None  # e.g. `top_k`, for upstreams that know it
 
     @property
@@ -167,9 +168,9 @@ class TurnRequest:
     """Input of one upstream call.
 
     `attachments` loads the images and files that the items reference, `cipher` encrypts and decrypts reasoning; each is
-    None where it is not needed. `first_output_index` is the output index of the turn's first item. Not `streamed`: the
-    upstream may answer with one document, because nothing needs the answer before its end. Not `may_repeat`: budgets
-    cover the request once, so that it is not sent again once the upstream may charge for it.
+    None where it is not needed. `first_output_index` is the output index of the turn's first item. Without `streamed`,
+    the upstream may answer with one document, because the answer is only used when it is complete. Without
+    `may_repeat`, the request is not sent again once the upstream may charge for it, because budgets cover it only once.
     """
 
     model: str

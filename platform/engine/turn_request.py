@@ -13,7 +13,7 @@ from engine.state import RunContext, RunState
 from engine.turn import FunctionTool, Sampling, TurnRequest
 
 _ONLY_JSON = "Unless you call a tool, answer with a single JSON"
-# Efforts with which answers take minutes.
+# Reasoning efforts for which answers take minutes.
 _LONG_EFFORTS = frozenset({"medium", "high", "xhigh", "max"})
 _NOTHING_ELSE = " and nothing else: no text around it, no code fence."
 
@@ -71,7 +71,7 @@ def _may_end_early_or_late(sampling: Sampling) -> bool:
 
 
 def tokens_left(context: RunContext, state: RunState) -> int | None:
-    """Return what is left of `max_output_tokens` for later turns; None without a limit."""
+    """Return the rest of `max_output_tokens` for later turns; None without a limit."""
     # Discarded turns count, since they were paid for. Compaction notes do not, since they are no part of the answer,
     # nor do lost calls, which the client cannot help.
     limit = context.sampling.max_output_tokens
@@ -120,8 +120,8 @@ def _choice(
 ) -> str | FunctionTool | None:
     chosen = context.sampling.tool_choice
     if is_optional(chosen):
-        # Calls over `max_tool_calls` would be refused one by one, so the model is kept from making them. A client tool
-        # is still allowed, hence only if there is none.
+        # Calls over `max_tool_calls` would be refused one by one, so the model is kept from making them. Calls of
+        # client tools are still allowed, so this applies only if there are none.
         only_hosted = functions and not context.sampling.tools
         return "none" if only_hosted and is_tool_limit_reached(context, state) else chosen
     if required_choice(context, state) is None:

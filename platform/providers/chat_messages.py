@@ -164,11 +164,11 @@ def _actions(call: ComputerCall) -> Message:
 
 
 def as_object(arguments: str) -> str:
-    """Return the arguments of a call as text that a strict server reads: one JSON object.
+    """Return the arguments of a call as the text of one JSON object, which strict servers require.
 
     Models write half objects, several in a row, or values that only some parsers accept. vLLM, llama.cpp and Ollama
-    parse the arguments of earlier calls, and refuse the whole conversation if one of them is no object. What cannot be
-    read is kept as a string, so that the model sees what it wrote.
+    parse the arguments of earlier calls, and refuse the whole conversation if one of them is no object. Unreadable
+    arguments are kept as a string, so that the model sees its own text.
     """
     try:
         if isinstance(orjson.loads(arguments), dict):
@@ -380,7 +380,7 @@ def messages(
     developer_role: bool = False,
     short_call_ids: bool = False,
 ) -> list[Message]:
-    """Return the conversation as chat messages. Without a writer for it, reasoning is not sent back."""
+    """Return the conversation as chat messages. Without a `reasoning` writer, no reasoning is sent back."""
     parts = parts or PartWriter()
     calls = CallWriter(parts=parts, extras=extras or CallExtras(), custom_tools=custom_tools)
     written: list[Message] = []
@@ -404,7 +404,7 @@ def messages(
     paired = pair_outputs(written + _flush_media(pending_media))
     if reasoning is not None:
         reasoning.complete(paired)
-    # Only now: upstreams may use an id several times, while those of items are unique.
+    # Only now: upstreams may use an id several times, while the ids of items are unique.
     rename_calls(paired, upstream_call_ids(items))
     if short_call_ids:
         shorten_call_ids(paired)
@@ -425,7 +425,7 @@ def _assistant(item: AssistantMessage) -> list[Message]:
     refusal = "".join(part.refusal for part in item.parts() if not isinstance(part, OutputText))
     if refusal:
         return [{"role": "assistant", "content": text or None, "refusal": refusal}]
-    # Of an answer that was cut before its first word, for example. Many servers refuse a message without content.
+    # The text is empty if the answer was cut before its first word, for example. Many servers refuse an empty message.
     return [{"role": "assistant", "content": text}] if text else []
 
 
@@ -438,9 +438,9 @@ def _add_called(item: StoredItem, calls: CallWriter, written: list[Message], pen
         output, media = answer
         if media:
             # Several calls may have images, so each image names its call.
-            of = _call_description(written, output["tool_call_id"])
-            for one in media:
-                pending_media += [{"type": "text", "text": f"{one.label} of the output of {of}:"}, one.part]
+            source = _call_description(written, output["tool_call_id"])
+            for medium in media:
+                pending_media += [{"type": "text", "text": f"{medium.label} of the output of {source}:"}, medium.part]
         written.append(output)
 
 

@@ -29,7 +29,7 @@ class Media:
 
     @property
     def placeholder(self) -> str:
-        """Text that takes its place in the tool message."""
+        """Text that replaces the image or file in the tool message."""
         return f"[{self.label}: it follows in a user message.]"
 
 
@@ -69,7 +69,7 @@ class PartWriter:
             case AttachmentImage(url=url):
                 return _image(url, part)
         # Tools return images as data. A web URL that was not loaded is never forwarded: the upstream would fetch it
-        # without the checks of egress.
+        # without the platform's egress checks.
         if not isinstance(part, InputFile) and part.image_url is not None and is_data_url(part.image_url):
             return _image(part.image_url, part)
         # A note, because a model might answer wrongly if the part were silently dropped.
@@ -92,7 +92,7 @@ class PartWriter:
                 texts.append(written["text"])
                 continue
             kind = "File" if written["type"] == "file" else "Image"
-            label = f"{kind} {1 + sum(one.label.startswith(kind) for one in media)}"
+            label = f"{kind} {1 + sum(medium.label.startswith(kind) for medium in media)}"
             if isinstance(part, InputFile) and part.filename:
                 label += f" ({part.filename})"
             media.append(Media(label=label, part=written))

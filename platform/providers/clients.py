@@ -1,9 +1,9 @@
-"""Requests to upstreams: the clients of each upstream and event loop, retries, and failures as clients see them.
+"""Requests to upstreams: HTTP clients per upstream and event loop, retries, and failures as API clients see them.
 
 JSON documents are posted by `HttpClient`. The OpenAI SDK provides configuration, authentication and headers, and sends
 forms and requests without a body. Its undecoded response is read here, which relies on a private header of the SDK
-(`X-Stainless-Raw-Response`) that only this module uses. Its retries are off: they would call an unresponsive upstream
-three times, and sleep as long as an overloaded one says.
+(`X-Stainless-Raw-Response`) that only this module uses. The SDK's retries are off: they would call an unresponsive
+upstream three times, and sleep as long as an overloaded one asks.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ from tenants.directory import Route, UpstreamEndpoint
 
 _TOO_MANY = int(httpx2.codes.TOO_MANY_REQUESTS)
 _MAX_CONNECTIONS = 2000
-# Those that have a name: a server may send any number.
+# Statuses with a name, which metrics count separately: a server may send any number.
 _STATUSES = frozenset(int(code) for code in httpx2.codes)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
@@ -163,10 +163,10 @@ async def post(
     """Send a request and yield the answer: its status is 200, its body is unread. Raises `UpstreamFailed`.
 
     Each HTTP request is added to `attempts` when it begins: the upstream may charge for any of them. `silent`: the
-    upstream sends nothing until the whole answer is complete. `retry_body` makes the body of retries if it is another
-    one, whose answer is streamed. Not `may_repeat`: a request that the upstream may charge for is not retried.
-    `patience`: see `Retries`. The `first_answer` begins with this one. On exit the connection is closed unless the body
-    was read completely. The upstream continues the trace of `span`, or of the current one.
+    upstream sends nothing until the whole answer is complete. `retry_body` builds a different body for retries,
+    whose answer is streamed. Without `may_repeat`, a request that the upstream may charge for is not retried.
+    `patience`: see `Retries`. The answer ends the wait of `first_answer`. On exit the connection is closed unless the
+    body was read completely. The upstream continues the trace of `span`, or of the current span.
     """
     admission.started()
     trace_headers = tracing.headers(span)
@@ -237,9 +237,9 @@ async def _with_other_limit(route: Route, content: bytes | Form, error: RequestF
 
 def _request_id(upstream: UpstreamEndpoint, headers: Mapping[str, str]) -> str:
     """Return the upstream's id of a request, which is stored and shown in the console, or "" if it has no valid one."""
-    given = headers.get("x-request-id", "")
-    # Stored without `store`, too: a text that repeats the input must not pass for an id.
-    return redact(given, upstream.secrets) if _REQUEST_ID.fullmatch(given) else ""
+    request_id = headers.get("x-request-id", "")
+    # The id is stored even without `store`, so a text that repeats the input must not pass for an id.
+    return redact(request_id, upstream.secrets) if _REQUEST_ID.fullmatch(request_id) else ""
 
 
 def _count_failed(error: RequestFailed, upstream: str, *, seconds: float) -> None:
@@ -248,7 +248,7 @@ def _count_failed(error: RequestFailed, upstream: str, *, seconds: float) -> Non
             code = str(status) if status in _STATUSES else metrics.OTHER
             is_limit = status == httpx2.codes.TOO_MANY_REQUESTS
             reason = "rate_limited" if is_limit else f"http_{status // 100}xx"
-            # It works, but does not like the request.
+            # The upstream works, but has refused this request.
             is_up = status < httpx2.codes.INTERNAL_SERVER_ERROR
         case Unreachable():
             code, reason, is_up = "unreachable", "unreachable", False
@@ -312,9 +312,9 @@ class SdkAnswer:
         self._pieces = self._response.aiter_bytes()
 
     async def read(self) -> bytes:
-        """Return what has arrived."""
+        """Return the bytes that have arrived; empty at the end."""
         try:
-            # Decompression may hold back what has arrived; empty pieces are not the end.
+            # Decompression may hold back arrived bytes; empty pieces are not the end.
             async for piece in self._pieces:
                 if piece:
                     self._bounds.check(piece)
@@ -330,17 +330,17 @@ class SdkAnswer:
         await self._response.aclose()
 
 
-# The SDK lets errors of its transport pass that it does not know, such as an answer that is not HTTP.
-# A `TimeoutError` is that of the whole request.
+# The SDK does not wrap transport errors that it does not know, such as an answer that is not HTTP.
+# A `TimeoutError` is raised by the timeout of the whole request.
 SDK_ERRORS = (openai.APIError, aiohttp.ClientError, TimeoutError)
 
 
 def from_sdk(error: openai.APIError | aiohttp.ClientError | TimeoutError) -> RequestFailed:
-    """Return an error of the SDK as the one of `HttpClient` with the same meaning."""
+    """Return the error of `HttpClient` that has the same meaning as an error of the SDK."""
     if not isinstance(error, openai.APIError):
         return request_failed(error)
     # The SDK's transport names almost every error of aiohttp `ConnectTimeout`, also that of a connection which broke
-    # after the request had arrived. Its own errors have none of aiohttp below them.
+    # after the request had arrived. The SDK's own errors have no error of aiohttp as their cause.
     transport_error = error.__cause__
     cause = transport_error.__cause__ if transport_error else None
     return request_failed(cause if isinstance(cause, Exception) else None)
@@ -357,7 +357,7 @@ def _is_retryable(error: RequestFailed, failure: Failure) -> bool:
 
 
 async def read_piece(answer: Answer) -> bytes:
-    """Return what has arrived of the body, empty at the end.
+    """Return the bytes of the body that have arrived; empty at the end.
 
     Raises `UpstreamFailed` if it breaks, is idle, takes too long or is too large.
     """

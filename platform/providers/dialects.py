@@ -1,7 +1,7 @@
 """Differences between chat-completions upstreams that a request has to respect, by provider and family of models.
 
-`dialect_of` chooses by the host of the base URL and the name of the model, as the provider of a server on the own
-network is not known. Capabilities of a model override what is chosen here. Each row names the page that it follows.
+`dialect_of` chooses by the host of the base URL and the name of the model, because the provider of a server in the
+operator's own network is unknown. A model's capabilities override this choice. Each row names its source page.
 """
 
 import re
@@ -130,7 +130,7 @@ _ROWS = (
         source="https://docs.z.ai/guides/capabilities/thinking-mode",
     ),
 )
-# The names to use where an upstream has refused the other one, by upstream and model.
+# Names of the limit parameter for upstreams that have refused the other name, by upstream and model.
 _refused: OrderedDict[tuple[str, str], str] = OrderedDict()
 _MAX_REFUSED = 1000
 _REFUSAL = re.compile(
@@ -141,9 +141,9 @@ _REFUSAL = re.compile(
 
 
 def dialect_of(route: Route) -> Dialect:
-    """Return what the upstream of a route accepts."""
+    """Return the dialect of a route's upstream."""
     can = route.capabilities
-    dialect = _known(urlsplit(route.upstream.base_url).hostname or "", route.upstream_model.lower())
+    dialect = _dialect_for(urlsplit(route.upstream.base_url).hostname or "", route.upstream_model.lower())
     limit = can.output_limit or _refused.get((route.upstream.id, route.upstream_model)) or dialect.limit
     field, all_turns, needs_reasoning = dialect.reasoning_field, dialect.all_turns, dialect.needs_reasoning
     if can.reasoning_history:
@@ -158,7 +158,7 @@ def dialect_of(route: Route) -> Dialect:
 
 
 @lru_cache(maxsize=4096)
-def _known(host: str, model: str) -> Dialect:
+def _dialect_for(host: str, model: str) -> Dialect:
     # Names of models may start with an owner, as in mistralai/Mistral-Small.
     name = model.rpartition("/")[2]
     of_host = next((row for row in _ROWS if row.hosts and f".{host}".endswith(_ends(row))), None)
@@ -174,16 +174,16 @@ def _ends(row: _Row) -> tuple[str, ...]:
 
 
 def is_refused_limit(status: int, error: object) -> bool:
-    """Return whether an error of an upstream says that it does not know a parameter that limits the output."""
+    """Return True if an upstream's error says that it does not support a parameter that limits the output."""
     text = str(error)
     return status in {400, 422} and any(name in text for name in OUTPUT_LIMITS) and bool(_REFUSAL.search(text))
 
 
 def without_refused_limit(body: Mapping[str, Any], error: object) -> dict[str, Any] | None:
     """Return a request with its limit under the other name, if the error names the one that was sent."""
-    for name, other in zip(OUTPUT_LIMITS, reversed(OUTPUT_LIMITS), strict=True):
+    for name, other_name in zip(OUTPUT_LIMITS, reversed(OUTPUT_LIMITS), strict=True):
         if name in body and re.search(rf"\b{name}\b", str(error)):
-            return {**{key: value for key, value in body.items() if key != name}, other: body[name]}
+            return {**{key: value for key, value in body.items() if key != name}, other_name: body[name]}
     return None
 
 

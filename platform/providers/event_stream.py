@@ -1,4 +1,4 @@
-"""JSON documents and server-sent events with JSON data: those of upstreams are decoded, those for clients written."""
+"""JSON documents and server-sent events with JSON data: decoded from upstreams, encoded for clients."""
 
 import re
 from collections.abc import Callable
@@ -16,10 +16,10 @@ from providers.upstream_errors import failure_from_error, reported_error
 
 Chunk = dict[str, Any]
 Check = Callable[[object, bytes], Chunk]
-"""Takes a parsed document and its bytes, and raises `UpstreamFailed` if it is not what was expected."""
+"""Function that returns a parsed document, given with its bytes. Raises `UpstreamFailed` if it is unexpected."""
 DONE = b"[DONE]"
 MAX_EVENT_BYTES = 64 * 1024 * 1024
-"""Largest event. Images are the largest ones that servers send."""
+"""Maximum size of an event. The largest events that servers send contain images."""
 _TOO_LARGE = Failure.of(UpstreamError("The model's server sent an event that is too large."))
 _NO_JSON = Failure.of(UpstreamError("The model's server sent something that is not JSON."))
 _BOM = b"\xef\xbb\xbf"
@@ -102,7 +102,7 @@ def unnamed_event(body: Chunk) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Halved:
-    """Document of which a text ends inside of a character. `parsed` is without that half, which is in `halves`."""
+    """Document with a text that ends inside of a character. `parsed` lacks this half character; `halves` has it."""
 
     data: bytes
     parsed: object
@@ -115,16 +115,17 @@ class EventStreamDecoder:
     An event that is not a chunk ends the stream: `failure` is set, and earlier chunks still count.
 
     Normally each event has one `data:` line with a whole JSON document, which is decoded immediately. A line that is
-    not valid JSON is joined with further `data:` lines of the same event, and decoded at its end. So are lines of a
-    document without `data:`, in which form some servers report errors. Comments and other fields are ignored; lines may
-    end with LF, CR or both. A document whose text ends inside of a character waits for the next one.
+    not valid JSON is joined with further `data:` lines of the same event, and decoded at its end. The same
+    applies to the lines of a document without `data:`, which is how some servers report errors. Comments and other
+    fields are ignored; lines may end with LF, CR or both. A document whose text ends inside of a character waits for
+    the next document.
     """
 
     def __init__(self, *, check: Check = check_chunk, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._check = check
         self._max_event_bytes = max_event_bytes
-        # The beginning of a line as it has arrived: joined at its end only, as the joins of an endless line would take
-        # time that grows with its square.
+        # Pieces of a line whose end has not arrived. They are joined only at its end, because repeated joins would take
+        # quadratic time for an endless line.
         self._rest: bytes | list[bytes] = b""
         self._rest_bytes = 0
         self._begun: list[bytes] | None = None
@@ -194,7 +195,7 @@ class EventStreamDecoder:
     def _line(self, value: bytes, chunks: list[Chunk]) -> None:
         data = value.strip()
         if self._is_bare:
-            # A document without `data:` ends at the latest here.
+            # A document without `data:` ends here at the latest.
             self._end_event(chunks)
         if data == DONE:
             self.done = True
@@ -203,7 +204,7 @@ class EventStreamDecoder:
         elif self._begun is None:
             self._decode(data, chunks, raw=value)
         else:
-            # Not decoded with each line, which would take time that grows with the square of their number.
+            # Not decoded with each line, which would take quadratic time.
             self._begin(value)
 
     def _begin(self, value: bytes) -> None:
@@ -217,8 +218,8 @@ class EventStreamDecoder:
     def _other_line(self, line: bytes, chunks: list[Chunk]) -> None:
         """Read a line that is not empty and begins with none of the usual fields."""
         if line.startswith(b"error:"):
-            # Versions of llama.cpp from before September 2025 have this field in the place of `data`, and end the
-            # stream with `[DONE]` all the same.
+            # Versions of llama.cpp from before September 2025 have this field instead of `data`, and still end the
+            # stream with `[DONE]`.
             self._is_error = True
             self._line(line.removeprefix(b"error:"), chunks)
         elif not line.strip():
@@ -250,7 +251,7 @@ class EventStreamDecoder:
                 if not is_bare:
                     self.failure = failure_from_error(data.decode(errors="replace")) if self._is_error else _NO_JSON
         elif self._is_error:
-            # An error without a word.
+            # An error without any text.
             self.failure = failure_from_error("")
         self._is_error = False
 
@@ -266,7 +267,7 @@ class EventStreamDecoder:
         if not parsed or self._is_error or type(parsed) is not dict:
             self._read(parsed, data, chunks)
             return
-        # Nearly every line: without a further call.
+        # Inlined `_append`, because nearly every line gets here.
         try:
             chunks.append(self._check(parsed, data))
         except UpstreamFailed as failed:

@@ -1,17 +1,17 @@
-"""The wait of a stream for the status line with which the upstream answers the first request of its run.
+"""Wait of a stream for the status line of the upstream's answer to the first request of the run.
 
-A stream that has sent its own status line can only report a failure as an event, which SDKs do not repeat.
+A stream that has sent its own status line can only report a failure as an event, after which SDKs do not retry.
 """
 
 import asyncio
 
-# Servers send their status line when they accept a request, or with the first token. Clients should not wait for that
-# one without a sign of life.
+# Servers send their status line when they accept a request, or with the first token. Clients should not wait for the
+# first token without a sign of life.
 SECONDS = 2.0
 
 
 class FirstAnswer:
-    """Wait of one stream for its upstream; `has_begun` is true once that answers."""
+    """Wait of one stream for its upstream; `has_begun` is true once the upstream answers."""
 
     def __init__(self) -> None:
         self.has_begun = False
@@ -31,7 +31,7 @@ class FirstAnswer:
             self._over.set_result(None)
 
     def postpone(self, seconds: float) -> None:
-        """Extend the wait: the upstream has refused the request, and gets it again after so many seconds."""
+        """Extend the wait: the upstream has refused the request, which is repeated after this many seconds."""
         self._until = max(self._until, self._loop.time() + seconds + SECONDS)
 
     async def wait(self) -> None:

@@ -1,7 +1,7 @@
-"""Calls of hosted tools as function calls with outputs, in which form upstreams read them.
+"""Hosted calls as function calls with outputs, which is the form that upstreams read.
 
-An item of a hosted call contains its result, so it becomes both a call and an output. Each tool says how, in its module
-`history`.
+An item of a hosted call contains its result, so it becomes both a call and an output. Each tool defines its conversion
+in its module `history`.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,10 +30,10 @@ HISTORY: dict[type, Callable[[Any], PastCall | None]] = {}
 
 
 def past_call(item: StoredItem) -> PastCall | None:
-    """Return a hosted call or approval request; None for any other item.
+    """Return a hosted call or approval request as a function call; None for any other item.
 
-    A search without results in its item (the client may have omitted them, or an upstream has searched) is None, too: a
-    model would take it for a search that found nothing.
+    The result is also None for a search whose item has no results (the client may have omitted them, or an upstream has
+    searched): a model would take it for a search that found nothing.
     """
     convert = HISTORY.get(type(item))
     return convert(item) if convert is not None else None

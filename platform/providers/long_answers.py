@@ -1,4 +1,4 @@
-"""Models of which this process knows that they take long to answer."""
+"""Models that have taken long to answer requests of this process."""
 
 import time
 from collections.abc import Callable
@@ -19,9 +19,9 @@ class LongAnswers:
         self._until: dict[tuple[str, str], float] = {}
 
     def observe(self, route: Route, seconds: float) -> None:
-        """Note the duration of an answer that was not streamed, or of the failed attempt to get one."""
+        """Record the duration of an answer that was not streamed, or of the failed attempt to get one."""
         if seconds >= _LONG_SECONDS:
-            # A route for all names may have had any number of them.
+            # A route for all model names may have had any number of models.
             if len(self._until) >= _MAX_MODELS:
                 self._until.clear()
             self._until[route.upstream.id, route.upstream_model] = self._now() + _REMEMBERED_SECONDS

@@ -7,7 +7,7 @@ from engine.converter.chat_reasoning import ChatReasoning
 from engine.events.types import Event, OutputItemDone
 
 _SENTENCE = re.compile(r".+?(?:[.!?。！？](?=\s|$)|\n|$)", re.DOTALL)
-# The styles of OpenAI, each with the number of first sentences that stand for a summary.
+# OpenAI's styles, each with the number of first sentences that replace a summary.
 _SENTENCES = {"concise": 1, "auto": 2, "detailed": 4}
 _MAX_CHARACTERS = 600
 
@@ -21,7 +21,7 @@ class ReasoningSummarizer(Protocol):
 
 
 def first_sentences(reasoning: str, *, style: str) -> str:
-    """Return the beginning of some reasoning, as the summary that needs no model."""
+    """Return the first sentences of the reasoning, as a summary without a model."""
     found = [sentence.strip() for sentence in _SENTENCE.findall(reasoning[: 4 * _MAX_CHARACTERS])]
     text = " ".join([sentence for sentence in found if sentence][: _SENTENCES.get(style, 2)])
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS].rstrip()}…"

@@ -1,6 +1,6 @@
 """Body of a request to a Responses upstream.
 
-The upstream is asked to store nothing: responses, items and their ids are this platform's.
+The upstream is asked to store nothing: the platform itself stores responses and items, under its own ids.
 """
 
 from typing import Any

@@ -72,7 +72,7 @@ class InputWriter:
                 if outputs[entry["call_id"]] < 0:
                     kind = _CALLS[entry["type"]]
                     written.append({"type": kind, "call_id": entry["call_id"], "output": NO_OUTPUT})
-        # Only now: upstreams may use an id several times, while those of items are unique.
+        # Only now: upstreams may use an id several times, while the ids of items are unique.
         if new_ids := upstream_call_ids(items):
             for entry in written:
                 if (call_id := entry.get("call_id")) in new_ids:
@@ -105,7 +105,7 @@ class InputWriter:
             entries.append(entry)
         if (answer := self._calls.output(item)) is not None:
             entries.append(self._answer(item, *answer))
-        # The fields of an item that becomes two entries belong to neither of them.
+        # Additional fields of an item that becomes two entries belong to neither of them.
         return [{**item.additional, **entries[0]}] if len(entries) == 1 and item.additional else entries
 
     def _answer(self, item: StoredItem, output_message: Message, media: Sequence[Media]) -> Entry:
@@ -115,9 +115,9 @@ class InputWriter:
         elif media:
             # Here an output may contain images, so they do not follow in another message.
             text = output_message["content"]
-            for one in media:
-                text = text.replace(one.placeholder, f"[{one.label}]")
-            output = [{"type": "input_text", "text": text}, *(_from_chat(one.part) for one in media)]
+            for medium in media:
+                text = text.replace(medium.placeholder, f"[{medium.label}]")
+            output = [{"type": "input_text", "text": text}, *(_from_chat(medium.part) for medium in media)]
         call_id = output_message["tool_call_id"]
         kind = "custom_tool_call_output" if call_id in self._custom else "function_call_output"
         return {"type": kind, "call_id": call_id, "output": output}
@@ -155,7 +155,7 @@ def _assistant(item: AssistantMessage) -> list[Entry]:
             else {"type": "refusal", "refusal": part.refusal, **part.additional}
             for part in parts
         ]
-    # Some servers refuse a message without content, of an answer that was cut before its first word.
+    # Some servers refuse a message without content, as of an answer that was cut before its first word.
     return [_with_phase({"type": "message", "role": "assistant", "content": content}, item)] if content else []
 
 

@@ -1,4 +1,4 @@
-"""Pauses before an upstream gets a request again: how long, until when, and shared by all requests for one model.
+"""Pauses between the attempts of an upstream request: their length, their deadline, and sharing within a model.
 
 Requests are only repeated before the first byte of their answer: later the client may already have received output.
 """
@@ -18,15 +18,15 @@ from tenants.directory import Route
 
 # In seconds. Each further pause is twice as long as the one before, up to the longest.
 _FIRST, _SECOND, _LONGEST = 0.3, 1.0, 30.0
-# One request may be told to wait for an hour, because it is too large. That does not hold for all others.
+# An upstream may ask a request that is too large to wait for an hour, which does not apply to all others.
 _LONGEST_SHARED = 60.0
 _MAX_SHARED = 10_000
-# When an upstream that refused has asked to be left alone until, by upstream and model, in seconds of `monotonic`.
+# Times until which an upstream has asked for no more requests, by upstream and model, in seconds of `monotonic`.
 _quiet_until: OrderedDict[tuple[str, str], float] = OrderedDict()
 
 
 class Retries:
-    """The pauses of one upstream call. `patience`: seconds after which it is not repeated; None: those of a client.
+    """The pauses of one upstream call. `patience`: seconds after which it is not repeated; None: the limit for clients.
 
     A stream that waits for the `first_answer` waits during the pauses as well.
     """
@@ -38,14 +38,14 @@ class Retries:
         self._pauses = 0
 
     async def wait_for_others(self) -> None:
-        """Wait as long as the upstream has asked another request for the model, unless that is too long."""
+        """Wait out the pause that the upstream has asked of another request for the model, unless it is too long."""
         while (until := _quiet_until.get(self._model)) is not None:
             seconds = until - time.monotonic()
             if seconds <= 0:
                 _quiet_until.pop(self._model, None)
             if not 0 < seconds <= self._deadline - time.monotonic():
                 return
-            # Spread, so that those who wait do not come back at the same moment.
+            # Randomized, so that the waiting requests are not repeated at the same moment.
             await self._sleep(seconds * random.uniform(1.0, 1.2))  # noqa: S311
 
     async def pause(self, failure: Failure) -> bool:
@@ -91,7 +91,7 @@ def _asked_seconds(failure: Failure) -> float:
 
 
 def _seconds_until(date: str) -> float:
-    """Return the time until a date of HTTP (RFC 9110, section 5.6.7); 0 if there is none."""
+    """Return the seconds until an HTTP date (RFC 9110, section 5.6.7); 0 if it is invalid."""
     try:
         return (parsedate_to_datetime(date) - now()).total_seconds()
     except (TypeError, ValueError):

@@ -28,10 +28,10 @@ from core.errors import (
     UpstreamError,
 )
 
-# Of a message that contains an upstream's text.
+# Maximum length of a message that contains an upstream's text.
 MAX_MESSAGE = 550
 _REJECTED = "The model's server rejected the request."
-# Levels of errors inside of errors: gateways wrap those of other gateways.
+# Maximum depth of nested errors: gateways wrap the errors of other gateways.
 _MAX_DEPTH = 8
 _MAX_ENTRIES = 5
 _NESTED = ("error", "errors", "base_resp", "detail", "response")
@@ -42,7 +42,7 @@ _STATUSES = ("code", "status", "status_code", "statusCode", "http_status", "erro
 _CONTENT = frozenset(("data", "delta", "b64_json", "output", "results", "text", "usage"))
 # Seconds or milliseconds, or a date of HTTP.
 _WAIT = re.compile(r"\d{1,9}(\.\d{1,9})?|[A-Z][a-z]{2}, \d{2} [A-Z][a-z]{2} \d{4} \d{2}:\d{2}:\d{2} GMT")
-# What names a machine of the operator, in a text that clients read.
+# Addresses that would reveal the operator's machines in a text that clients read.
 _ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]*://\S+|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b|(?<![\w.:/])(?:/[\w.@-]+){3,}")
 _TRACEBACK = "Traceback (most recent call last)"
 # An unknown code may be any string; only one that looks like a code is shown.
@@ -123,7 +123,7 @@ _KINDS = {
         ),
         _Kind.OVERLOADED,
     ),
-    # Last in the order of meanings: OpenAI has this type beside any code.
+    # All other meanings take precedence: OpenAI sends this type beside any code.
     **dict.fromkeys(
         (
             "badrequest", "badrequesterror", "invalidargument", "invalidparameter", "invalidparametererror",
@@ -140,10 +140,10 @@ _BY_STATUS = {
     404: _Kind.MODEL,
     429: _Kind.RATE_LIMIT,
     503: _Kind.OVERLOADED,
-    # Anthropic's, which gateways pass on.
+    # Anthropic's status, which gateways pass on.
     529: _Kind.OVERLOADED,
 }
-# Of MiniMax: https://platform.minimax.io/docs/api-reference/errorcode
+# Status codes of MiniMax: https://platform.minimax.io/docs/api-reference/errorcode
 _BASE_RESP = {
     1002: "rate_limit_exceeded",
     1004: "invalid_api_key",
@@ -178,10 +178,10 @@ _UNKNOWN_MODEL = re.compile(
     r"|model identifier is invalid|模型不存在",
     re.IGNORECASE,
 )
-# Of Google and xAI, with status 400. Others have a status or a name for it.
+# Google and xAI report an invalid key with status 400. Other servers have a status or a name for it.
 _WRONG_KEY = re.compile(r"api key (not valid|expired)|incorrect api key|invalid authorization header", re.IGNORECASE)
-# Of Zhipu and Cloudflare with status 429, of Anthropic with 400, of xAI, SiliconFlow and OpenRouter with 403 and of
-# Fireworks with 412. Another request some seconds later would be refused as well.
+# An exhausted quota is reported by Zhipu and Cloudflare with status 429, by Anthropic with 400, by xAI, SiliconFlow and
+# OpenRouter with 403 and by Fireworks with 412. Another request some seconds later would be refused as well.
 _NO_QUOTA = re.compile(
     r"insufficient balance|balance is insufficient|\bin arrears\b|used up your|credit balance is too low"
     r"|used all available credits|credits or licenses|spending limit|key limit exceeded",
@@ -190,7 +190,7 @@ _NO_QUOTA = re.compile(
 _NO_QUOTA_STATUSES = {None, 400, 403, 412, 429}
 _TOO_MANY = re.compile(r"\brate[ -]limit|too many requests|throttling", re.IGNORECASE)
 _BUSY = re.compile(r"\boverloaded\b|\bmodel (is )?busy\b", re.IGNORECASE)
-# DeepSeek, xAI and Zhipu send no code for it.
+# DeepSeek, xAI and Zhipu send no code for flagged content.
 _FLAGGED = re.compile(
     r"content[ _]?(management )?(policy|filter)|inappropriate content|was flagged|responsible ai policy|usage policies"
     r"|content exists risk|usage guidelines|sensitive content|敏感内容",
@@ -208,7 +208,7 @@ class ErrorReport:
 
 
 def reported_error(document: Mapping[str, Any]) -> ErrorReport | None:
-    """Return the error that a document with status 200 or an event reports; None if it is none."""
+    """Return the error that a document with status 200 or an event reports; None if it reports none."""
     choices, error = document.get("choices"), document.get("error")
     if error or (not choices and isinstance(error, dict)) or "error" in (document.get("type"), document.get("object")):
         return parse_error(document)
@@ -283,7 +283,7 @@ def _of_object(error: dict[str, Any], depth: int) -> ErrorReport:
         names.append(inner.pop("error").message)
     message = next((report.message for report in (*inner.values(), *texts) if report.message), "")
     if isinstance(place := error.get("loc"), list) and message:
-        # FastAPI lists the fields that it refuses. Its types are those of the defects.
+        # FastAPI lists the fields that it refuses. Its types are those of the individual defects.
         names = ["validation_error"]
         message = f"{'.'.join(map(str, place))}: {message}"
     metadata = error.get("metadata")
@@ -336,7 +336,7 @@ def failure_from_status(status: int, body: object, *, headers: Mapping[str, str]
 def failure_from_error(error: object) -> Failure:
     """Return the failure for an error inside of an answer: a report, or an error of any shape.
 
-    Unlike the page of a server that has failed, it has a text for clients, which is kept.
+    Unlike the error page of a failed server, such an error has a text for clients, which is kept.
     """
     report = error if isinstance(error, ErrorReport) else parse_error(error)
     failure = _failure(report, report.status)
@@ -384,11 +384,11 @@ def _squashed(name: str) -> str:
 
 def _failure(report: ErrorReport, status: int | None, *, headers: Mapping[str, str] | None = None) -> Failure:
     named = {name: headers.get(name, "") for name in ("retry-after", "retry-after-ms")} if headers else {}
-    # Clients get them as they are, so nothing but a number or a date.
+    # Clients get these headers unchanged, so only a number or a date is kept.
     wait = {name: value for name, value in named.items() if _WAIT.fullmatch(value)}
     match _kind(report, status):
         case _Kind.QUOTA:
-            # That of this platform's account, not of the client: only an operator can do something about it.
+            # The quota is that of the platform's account, not of the client: only an operator can raise it.
             text = "The platform's quota with the model provider is exhausted."
             return Failure.of(RateLimited(text, headers=FINAL))
         case _Kind.RATE_LIMIT:

@@ -24,7 +24,7 @@ _ODD = re.compile(r"[^a-zA-Z0-9_-]")
 class Shape:
     """Call form whose item has specific fields.
 
-    `truncated` holds the fields of a call that was cut; None: the item has no valid form then and is not shown.
+    `truncated`: fields of the item if its call was cut off; None if no valid item exists then, so that none is shown.
     """
 
     item: str
@@ -60,14 +60,14 @@ def called_name(namespace: str | None, name: str) -> str:
 
 
 def hidden_function(form: CallForm, *, description: str = "", parameters: Schema | None = None) -> FunctionTool:
-    """Return the function that represents a tool upstream. `description` is appended to the built-in one."""
+    """Return the function that an upstream gets for a client tool. `description` is appended to the built-in one."""
     function = SHAPES[form].function
     full_description = "\n".join(part for part in (function.description, description) if part)
     return replace(function, description=full_description, parameters=parameters or function.parameters)
 
 
 def item_fields(tool: FunctionTool, arguments: str) -> Body | None:
-    """Return the fields of the item that a call becomes; None for an invalid call."""
+    """Return the fields of the item of a call; None if the call is invalid."""
     if shape_defect(tool, arguments) is not None:
         return None
     return SHAPES[tool.form].fields(parse_object(arguments or "{}") or {})
@@ -80,7 +80,7 @@ def shape_defect(tool: FunctionTool, arguments: str) -> str | None:
     document = parse_object(arguments or "{}")
     if document is None:
         return f"The arguments of '{tool.name}' are not a JSON object."
-    # The schema of a client-side tool search is the client's. It only guides the model; the client checks the call.
+    # The client's own schema of a tool search only guides the model: the client checks the call.
     schema = {"type": "object"} if tool.form is CallForm.TOOL_SEARCH else tool.parameters
     defect = mismatch(schema or {}, document)
     return f"The arguments of '{tool.name}' do not match its schema: {defect}" if defect else None

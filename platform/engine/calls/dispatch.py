@@ -22,10 +22,10 @@ _WITHHELD = "error: this call was not made because another call of the same turn
 
 @dataclass(slots=True)
 class ClassifiedCalls:
-    """Calls of a turn by what happens to them, in the order of the calls.
+    """Calls of a turn, grouped by their handling, each group in call order.
 
-    `hosted` has the kind of tool with each call, `awaiting_approval` the kind and the approval request, `refused` the
-    kind and the reason, which the model reads as the output.
+    Entries of `hosted` contain the kind of tool, entries of `awaiting_approval` the kind and the approval request,
+    entries of `refused` the kind and the reason, which the model reads as the output.
     """
 
     hosted: list[tuple[Call, str]] = field(default_factory=list)
@@ -35,7 +35,7 @@ class ClassifiedCalls:
 
     @property
     def needs_server(self) -> bool:
-        """True if the run has to do more than to leave the calls to the client."""
+        """True if the server has to handle at least one of the calls."""
         return bool(self.hosted or self.awaiting_approval or self.refused)
 
     @property
@@ -123,7 +123,7 @@ async def _client_defect(call: Call, tool: FunctionTool | None, *, is_shown: boo
 
 
 def unexecuted(calls: Sequence[Call], *, turn: int, tools: Toolbox) -> list[CallRecord]:
-    """Return the records of the calls of a run's last turn: the client may run its own, hosted calls are not run."""
+    """Return call records for the last turn of a run, in which only the client's calls can still be run."""
     records = []
     for call in calls:
         kind = tools.kind(call.name)

@@ -1,4 +1,4 @@
-"""Runs the hosted calls of a turn: concurrently, with their items in call order, and no call twice."""
+"""Execution of a turn's hosted calls: concurrent, with the items in call order, and without running a call twice."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -41,7 +41,7 @@ class HostedCalls:
 
     @cached_property
     def _progress_reported(self) -> asyncio.Event:
-        # Made by the first hosted call, as most runs have none: an event takes 0.8 KB.
+        # Created by the first hosted call, because most runs have none and an event takes 0.8 KB.
         return asyncio.Event()
 
     def unrepeatable_call(self) -> Call | None:
@@ -101,14 +101,15 @@ class HostedCalls:
         return [event(self._opened, self._state.next_output_index) for event in self._progress.pop(call.call_id, ())]
 
     async def _startable(self, running: dict[str, "asyncio.Task[PendingCall]"]) -> list[PendingCall]:
-        """Return the calls that can start now. Those that a budget refuses get their result instead."""
+        """Return the calls that can start now. A call that a budget refuses gets the refusal as its result instead."""
         waiting = [p for p in self._state.pending if p.result is None and p.call.call_id not in running]
         starting: list[PendingCall] = []
         for pending in waiting[: max(0, self._tools.concurrency - len(running))]:
             call = pending.call
             key = self._tools[call.name].price_key(call.name)
             if self._tools.budget is not None and key is not None and parse_object(call.arguments) is not None:
-                # The end of this turn's own calls may make room, so nothing waits for others while there are some.
+                # This turn's own calls may free some budget when they end, so the calls of other runs are only waited
+                # for if there are none.
                 waits = not running and not starting
                 match await self._tools.budget.reserve_call(call, key, waits=waits):
                     case Refuse(reason):

@@ -1,6 +1,6 @@
-"""Events inside the item of a hosted call: those before its result and those after it.
+"""Events inside the item of a hosted call, before and after its result.
 
-Their order is the one in which OpenAI sends them, on which client libraries rely.
+The order is OpenAI's, because client libraries rely on it.
 """
 
 from engine.events.tools import (
@@ -55,7 +55,7 @@ _STATES = {
 
 
 def announced(item: Body) -> Body:
-    """Return an item as `output_item.added` shows it: without the input that the events after it repeat."""
+    """Return the item for `output_item.added`, without the input that follows in separate events."""
     match item:
         case {"type": "mcp_call", "arguments": str()}:
             return {**item, "arguments": ""}

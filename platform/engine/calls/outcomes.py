@@ -16,8 +16,8 @@ class ToolResult:
     """Result of a hosted call. A failure is a result as well: the model reads `output` and may try something else.
 
     `error` is a short code of a failure, for the tool call's row. `parts` are images, which the model reads after the
-    output. `fields` (JSON) is what the tool needs to build its item. `cost` is the price key of a call that costs
-    money.
+    output. `fields` (JSON) is the data from which the tool builds its item. `cost` is the price key of a call that
+    costs money.
     """
 
     output: str
@@ -42,7 +42,7 @@ class ToolResult:
 
     @classmethod
     def restored(cls, stored: Mapping[str, Any]) -> "ToolResult":
-        """Return the result that `stored` wrote."""
+        """Return the result from the JSON that `stored` returned."""
         return cls(**{**stored, "parts": tuple(stored["parts"])})
 
 
@@ -96,5 +96,5 @@ def parse_object(arguments: str) -> dict[str, Any] | None:
 
 def request_digest(item: Body) -> str:
     """Return a digest of an approval request's content: server, tool and arguments."""
-    asked = [item["server_label"], item["name"], item["arguments"]]
-    return hashlib.sha256(orjson.dumps(asked)).hexdigest()
+    content = [item["server_label"], item["name"], item["arguments"]]
+    return hashlib.sha256(orjson.dumps(content)).hexdigest()

@@ -1,7 +1,7 @@
-"""Hosted tools of a run: the base class of all of them, and the toolbox that finds a tool by the name of its function.
+"""Base class of hosted tools, and the toolbox that finds a run's tool by function name.
 
-The tools themselves are in `responses.tools`. The next turn, and every later response, reads a call and its output from
-the item alone that the tool creates.
+The tools themselves are in `responses.tools`. Later turns and responses restore a call and its output only from the
+item that the tool creates.
 """
 
 from abc import ABC, abstractmethod
@@ -19,17 +19,17 @@ from engine.steps import Emitted, ToolsPrepared
 from engine.turn import Call, CallForm, FunctionTool
 
 ProgressEvent = Callable[[Body, int], Event]
-"""Creates the event of some progress, given the item of the call and its output index.
+"""Function that creates a progress event from the call's item and its output index.
 
-A function, because a call may report progress before its item has an output index.
+A function is needed, because a call may report progress before its item has an output index.
 """
 
 
 class HostedTool(ABC):
-    """A hosted tool in one run: one function or several that belong together.
+    """A hosted tool in one run, with one function or several related ones.
 
-    Subclasses override what differs. The default item is an `mcp_call`, which OpenAI's client libraries know for tools
-    of any name; its `server_label` is the kind of the tool, whose functions are then named `<kind>__<name>`.
+    Subclasses override the defaults. The default item is an `mcp_call`, because OpenAI's client libraries accept it for
+    tools of any name. Its `server_label` is the kind of the tool, and the functions are then named `<kind>__<name>`.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class HostedTool(ABC):
         """Read the context of the run before its first turn; called again when the run is resumed."""
 
     async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
-        """Yield what precedes the first turn: items such as `mcp_list_tools`, and calls that the client approved.
+        """Yield the steps before the first turn: items such as `mcp_list_tools`, and calls that the client approved.
 
         Called again when a run is resumed. Items start at `state.next_output_index`, which the loop advances with each
         `ToolsPrepared`.
@@ -61,7 +61,7 @@ class HostedTool(ABC):
         """Return the functions to offer in addition to the client's tools. Called before every turn."""
 
     def owns(self, name: str) -> bool:
-        """Return True if a function of this name is one of the tool."""
+        """Return True if the tool has a function of this name."""
         return name in self.names
 
     def may_repeat(self, name: str) -> bool:
@@ -69,7 +69,7 @@ class HostedTool(ABC):
         return False
 
     def price_key(self, name: str) -> str | None:
-        """Return the key of the price of a function's calls; None if they cost nothing."""
+        """Return the price key of a function's calls; None if they cost nothing."""
         return None
 
     def limits(self) -> ToolLimits:
@@ -81,13 +81,13 @@ class HostedTool(ABC):
         return Execute()
 
     def open_item(self, call: Call) -> Body:
-        """Return the item of a call that begins: with a new id, its whole input and no output."""
+        """Return the initial item of a call, with a new id, its whole input and no output."""
         return {
             "id": new_id("mcp"),
             "type": "mcp_call",
             "status": "in_progress",
             "server_label": self.kind,
-            # Later turns read the call as one of the function `<label>__<name>`.
+            # Later turns read it as a call of the function `<label>__<name>`.
             "name": call.name.removeprefix(f"{self.kind}__"),
             "arguments": call.arguments,
             "approval_request_id": None,
@@ -102,7 +102,7 @@ class HostedTool(ABC):
     def close_items(self, body: Body, call: Call, result: ToolResult) -> list[Body]:
         """Return the final item of a call whose item was opened as `body`, and items that follow it.
 
-        The result may be the loop's own: for arguments that are not a JSON object, or after a timeout.
+        After a timeout, or for arguments that are not a JSON object, the result is from the loop instead of the tool.
         """
         if result.error is None:
             return [{**body, "status": "completed", "output": result.output}]
@@ -114,12 +114,12 @@ class HostedTool(ABC):
 
 
 class CallBudget(Protocol):
-    """Port to the budgets that hosted calls count for."""
+    """Port to the budgets that hosted calls are charged to."""
 
     async def reserve_call(self, call: Call, price_key: str, *, waits: bool) -> Execute | Refuse | None:
-        """Reserve what a call may cost. Return None if other calls in progress have reserved what it needs.
+        """Reserve the possible cost of a call. Return None if other calls in progress have reserved too much for it.
 
-        `waits`: wait for them instead.
+        `waits`: wait for these calls instead.
         """
         ...
 
@@ -134,10 +134,11 @@ def _unobserved(_kind: str, _name: str, _call_id: str) -> AbstractContextManager
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """The hosted tools of one run. Without any, every call goes to the client.
+    """The hosted tools of one run; without any, every call goes to the client.
 
-    `budget` decides about calls that cost something; None: nothing limits them. `observe` is entered around each call,
-    with the tool's kind, the function's name and the call's id; it returns a function that notes an error by its type.
+    `budget` limits the calls that cost something; None: no limit. `observe` takes the tool's kind, the function's name
+    and the call's id, and returns a context manager around the call, whose value is a function that records the type of
+    an error.
     """
 
     tools: Sequence[HostedTool] = ()
@@ -151,7 +152,7 @@ class Toolbox:
         return max((tool.concurrency for tool in self.tools), default=1)
 
     async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
-        """Yield what precedes the first turn, one tool after the other: their items must not be interleaved."""
+        """Yield the preparation steps of one tool after the other, because their items must not be interleaved."""
         for tool in self.tools:
             async with aclosing(tool.prepare(context, state)) as steps:
                 async for step in steps:
@@ -162,11 +163,11 @@ class Toolbox:
         return tuple(function for tool in self.tools for function in tool.functions())
 
     def find(self, name: str) -> HostedTool | None:
-        """Return the tool of a function, the first one if there are several; None if no hosted tool has the name."""
+        """Return the first tool that has a function of this name; None if there is none."""
         return next((tool for tool in self.tools if tool.owns(name)), None)
 
     def kind(self, name: str) -> str | None:
-        """Return the kind of the hosted tool with this name; None if no hosted tool has it."""
+        """Return the kind of the tool that has a function of this name; None if there is none."""
         tool = self.find(name)
         return tool.kind if tool is not None else None
 

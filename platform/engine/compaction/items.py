@@ -1,4 +1,4 @@
-"""Compaction items: what they keep of a conversation, and how a model reads the conversation from then on.
+"""Compaction items: their content, and the conversation as the model reads it after a compaction.
 
 A compaction item contains, encrypted, a summary and the items that are kept verbatim: messages of users, developers and
 the system, settings, and calls without an output. The latest compaction item therefore replaces everything before it,
@@ -93,8 +93,8 @@ class CompactedContext:
 def from_latest_compaction(items: Sequence[StoredItem], decrypt: Decrypt) -> CompactedContext:
     """Return the conversation from its latest compaction item on. Raises InvalidEncryptedContent.
 
-    Messages and settings before the compaction item are kept as well, without duplicates of what it contains: a client
-    may put its own rules in front of it, or repeat kept items. Everything else is covered by the notes.
+    Messages and settings before the compaction item are kept as well, without duplicates of its content: a client may
+    put its own rules in front of it, or repeat kept items. Everything else is covered by the notes.
     """
     latest = next((at for at in range(len(items) - 1, -1, -1) if isinstance(items[at], Compaction)), None)
     if latest is None:
@@ -103,7 +103,7 @@ def from_latest_compaction(items: Sequence[StoredItem], decrypt: Decrypt) -> Com
     found = decrypt(item.encrypted_content) if isinstance(item, Compaction) and item.encrypted_content else None
     if found is None:
         raise unverified_content(item.id)
-    before = [one for one in items[:latest] if _is_kept(one)]
+    before = [earlier for earlier in items[:latest] if _is_kept(earlier)]
     notes = InputMessage(role="developer", content=f"{_INTRODUCTION}\n\n{found.summary}")
     return CompactedContext(compacted=[*_merge(found.items(), before), notes], rest=items[latest + 1 :])
 
@@ -151,8 +151,8 @@ def _merge(kept: Sequence[StoredItem], before: Sequence[StoredItem]) -> list[Sto
     # Merges both sequences in order, with common items once. A kept item that the client no longer sends stays at its
     # position among the others.
     places: defaultdict[str, deque[int]] = defaultdict(deque)
-    for place, one in enumerate(before):
-        places[_identity(one.wire())].append(place)
+    for place, earlier in enumerate(before):
+        places[_identity(earlier.wire())].append(place)
     merged: list[StoredItem] = []
     taken = 0
     for item in kept:

@@ -104,7 +104,7 @@ class Compactor:
         )
 
     def record_usage(self, usage: Usage) -> None:
-        """Note the usage of a turn whose items are in the state: the next turn reads what it read and wrote."""
+        """Record the usage of a turn whose items are in the state: its input and output are input of the next turn."""
         # Reasoning is not sent back to most models.
         tokens = usage.input_tokens + usage.output_tokens - usage.reasoning_tokens
         is_known = tokens and not usage.estimated
@@ -163,7 +163,7 @@ class Compactor:
         return self._record(result)
 
     def fragment(self) -> Fragment | None:
-        """Return the announced item as a fragment if the pass will not finish; None without one."""
+        """Return the announced item of an unfinished pass as a fragment; None if none was announced."""
         if self._opened is None:
             return None
         body, self._opened = self._opened, None
@@ -183,7 +183,7 @@ class Compactor:
         return [OutputItemAdded(output_index=index, item=self._opened), CompactionCompacting(self._opened["id"], index)]
 
     def build_request(self) -> TurnRequest:
-        """Return the conversation as the model knows it, with a last request that is no part of it."""
+        """Return the conversation as the model knows it, followed by the request for notes, which is not part of it."""
         context = self._context
         sampling = self._sampling()
         return TurnRequest(

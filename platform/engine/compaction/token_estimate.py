@@ -13,12 +13,12 @@ CHARACTERS_PER_TOKEN = 4
 # Costs of a 1024 × 1024 image in OpenAI's GPT-4o models. The real size is unknown here, because images are not decoded.
 _TOKENS_OF_AN_IMAGE = 765
 _TOKENS_OF_A_SMALL_IMAGE = 85
-# What a template adds to the whole conversation.
+# Tokens that a chat template adds to the whole conversation.
 _TEMPLATE_TOKENS = 64
 
 
 def tokens(*texts: str) -> int:
-    """Return the estimated tokens of some texts together, rounded up."""
+    """Return the estimated sum of the tokens of the texts, rounded up."""
     return -(-sum(map(len, texts)) // CHARACTERS_PER_TOKEN)
 
 
@@ -32,11 +32,11 @@ def _tool_output_texts(item: Mapping[str, Any]) -> list[str]:
         case "mcp_call":
             return [item.get("output") or ""]
         case "code_interpreter_call":
-            return [one.get("logs") or "" for one in item.get("outputs") or ()]
+            return [output.get("logs") or "" for output in item.get("outputs") or ()]
         case "shell_call_output":
-            return [one["stdout"] + one["stderr"] for one in item["output"]]
+            return [output["stdout"] + output["stderr"] for output in item["output"]]
         case "file_search_call" | "web_search_call":
-            return [one.get("text") or "" for one in item.get("results") or ()]
+            return [result.get("text") or "" for result in item.get("results") or ()]
     return []
 
 
@@ -60,7 +60,7 @@ def input_tokens(
 
 
 def most_text_tokens(request: TurnRequest) -> int:
-    """Return the most tokens of the texts of a call beside its items: no token is shorter than a byte."""
+    """Return the maximum tokens of the texts of a request other than its items: no token is shorter than a byte."""
     files = request.attachments.file_texts(request.items) if request.attachments else ()
     grammars = [tool.grammar.definition for tool in request.sampling.tools if tool.grammar is not None]
     texts = [request.instructions or "", *files, *grammars, *_definitions(request.sampling)]

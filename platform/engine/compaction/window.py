@@ -34,10 +34,10 @@ def is_too_long(
     """Return True if the estimated input exceeds the context window (tokens; None: unknown)."""
     if window is None:
         return False
-    read = token_estimate.input_tokens(
+    input_tokens = token_estimate.input_tokens(
         instructions=instructions, items=items, sampling=sampling, attachments=attachments
     )
-    return read > window
+    return input_tokens > window
 
 
 def fit(
@@ -49,7 +49,7 @@ def fit(
     halved: bool,
     attachments: Attachments | None = None,
 ) -> list[StoredItem]:
-    """Return the items that fit, or those that may not be dropped if even these do not fit.
+    """Return the items that fit. Items that must not be dropped are returned even if they do not fit.
 
     `halved`: keep at most half of the items' size, because the upstream has rejected the whole input as too long.
     """

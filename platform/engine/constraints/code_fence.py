@@ -1,4 +1,4 @@
-"""Removal of a code fence around a structured answer, which some models write although a format was promised."""
+"""Removal of the code fence that some models write around a structured answer despite the required format."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,7 @@ _FENCED = regex.compile(r"\s*```[ \t]*(?:json|JSON)?[ \t]*\r?\n?(.*?)\s*```\s*",
 
 
 def without_fence(result: TurnResult, gate: Gate | None) -> TurnResult:
-    """Return the result with the document of its only message, if that is one fence around valid JSON.
+    """Return the result without the fence, if its only message is one fence around valid JSON.
 
     The events that the gate holds are replaced accordingly. Text that was already sent stays as it is.
     """
@@ -36,7 +36,7 @@ def without_fence(result: TurnResult, gate: Gate | None) -> TurnResult:
 
 
 def _document(text: str) -> tuple[int, int] | None:
-    """Return where the document begins and ends."""
+    """Return the start and end of the JSON document in a fence; None if there is none."""
     found = _FENCED.fullmatch(text)
     if found is None:
         return None
@@ -51,7 +51,7 @@ def _unwrapped(message: Body, part: Body, place: tuple[int, int]) -> MessageSegm
     first, last = place
     segment = MessageSegment(phase=message.get("phase"))
     segment.id = message["id"]
-    # Positions of citations count from the start of the fence, so they would no longer fit.
+    # Without citations: their positions count from the start of the fence, so they would no longer fit.
     segment.write("output_text", part["text"][first:last], _covered(part["logprobs"], part["text"], first, last))
     return segment
 

@@ -1,13 +1,13 @@
-"""Regular expressions of JSON schemas and tools, which are written for ECMAScript, in the syntax of the module `regex`.
+"""Translation of ECMAScript's regular expressions, which JSON schemas and tools use, to the syntax of `regex`.
 
-Used by computations of the pool as well: the module must not import other modules of the platform.
+Processes of the compute pool use it as well, so this module must not import other modules of the platform.
 """
 
 from functools import lru_cache
 
 import regex
 
-# The pieces of an expression that may mean something else in the two syntaxes.
+# Pieces of an expression whose meaning may differ between the two syntaxes.
 _PIECE = regex.compile(
     r"""
       \\u[dD](?P<high>[89abAB][0-9a-fA-F]{2})\\u[dD](?P<low>[c-fC-F][0-9a-fA-F]{2})
@@ -22,14 +22,14 @@ _PIECE = regex.compile(
     """,
     regex.VERBOSE | regex.DOTALL,
 )
-# Escapes with a meaning in both.
+# Escapes that both syntaxes define.
 _ESCAPES = frozenset("dDwWsSbBfnrtvxupP123456789")
 _LAST_CODE = 0x10FFFF
 
 
 @lru_cache(maxsize=1_000)
 def readable(pattern: str) -> str:
-    """Return a pattern that `regex` compiles. Raises `regex.error` if it is one in neither syntax.
+    """Return the pattern in a form that `regex` compiles. Raises `regex.error` if it is valid in neither syntax.
 
     A pattern that `regex` can compile is not changed.
     """

@@ -29,7 +29,7 @@ class Gate:
         """Number of items of the turn that were let through."""
 
     def let_through(self, events: list[Event]) -> list[Event]:
-        """Take events of the turn; return all events that may be sent now, including earlier ones."""
+        """Take events of the turn; return all events that may be sent now, including those held back before."""
         passed: list[Event] = []
         for event in events:
             if isinstance(event, OutputItemAdded):
@@ -48,14 +48,14 @@ class Gate:
         return held
 
     def replace_item(self, item_id: str, events: Callable[[int], list[Event]]) -> None:
-        """Replace the held events of an item by those for its output index."""
+        """Replace the held events of an item by those that `events` returns for its output index."""
         index = next(e.output_index for e in self._held if isinstance(e, OutputItemAdded) and e.item["id"] == item_id)
         places = [place for place, event in enumerate(self._held) if getattr(event, "output_index", None) == index]
         # Events of different items never alternate.
         self._held[places[0] : places[-1] + 1] = events(index)
 
     def _update(self, item: Body, passed: list[Event]) -> None:
-        # A required call settles the doubt about the text before it, unless the text itself is validated.
+        # Text before a required call is acceptable once the call begins, unless the text itself is validated.
         if self._choice is not None and _answers(self._choice, item):
             self._choice = None
             if self._holding and not self._text:

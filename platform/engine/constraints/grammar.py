@@ -1,7 +1,7 @@
 """Validation of grammars of custom tools, and of texts against them.
 
 An upstream without constrained decoding only tries to follow a grammar, so its text is validated afterwards. Grammars
-are untrusted input without a bound of their own: they are checked in processes with limits.
+are untrusted input whose check may take any time and memory, so it runs in processes with limits.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ _SECONDS = 2.0
 # Earley parsers read about 12,000 characters a second, and patches may be long.
 _CHARACTERS_PER_SECOND = 8_000
 _MAX_SECONDS = 10.0
-# A client waits for the check of its grammar, which ends after two seconds in any case. For a text, the process has
-# its seconds of CPU, which come late on a busy machine.
+# The check of a grammar ends after two seconds in any case, because a client waits for it. The check of a text is
+# limited in CPU time, and gets more time by the clock, because its process may have to wait on a busy machine.
 _LATE_SECONDS = 8.0
 _LARK = Computation(
     function=f"{grammar_check.__name__}:check_lark",
@@ -57,7 +57,7 @@ async def definition_defect(grammar: Grammar) -> str | None:
 
         def forget(ended: asyncio.Task[str | None]) -> None:
             del _checks[shared]
-            # Every caller may have gone, and then its exception would be logged as one that was overlooked.
+            # If every caller has gone, asyncio would otherwise log the exception as never retrieved.
             if not ended.cancelled():
                 ended.exception()
 
@@ -87,7 +87,7 @@ async def _check(grammar: Grammar, text: str | None) -> str | None:
             seconds = min(_SECONDS + len(text) / _CHARACTERS_PER_SECOND, _MAX_SECONDS)
         computation = replace(computation, cpu_seconds=math.ceil(seconds), seconds=seconds + _LATE_SECONDS)
     try:
-        # The text is what a model has answered: its run has begun.
+        # A text is a model's answer, so its run has begun and waits instead of being refused.
         defect = await compute(computation, grammar.definition, text, waits=text is not None)
     except TooCostly as error:
         return "it takes too long to check" if error.is_slow else "it takes too much memory or time to check"

@@ -44,7 +44,7 @@ def _reason(error: Exception) -> bytes:
 
 
 def _grammar(definition: str) -> Any:
-    """Return a parsed grammar in which terminals may match the empty text, as they may at OpenAI.
+    """Return a parsed grammar in which terminals may match the empty text, as OpenAI allows.
 
     Lark refuses such a terminal, so it becomes an optional terminal that matches at least one character.
     """

@@ -1,4 +1,4 @@
-"""State of a turn that the converters of all upstream APIs share, and fields of answers that they read alike."""
+"""Base of the converters of all upstream APIs: the state of a turn, and readers for fields that the APIs share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -65,7 +65,7 @@ class TurnConverter(ABC):
         self.over = False
 
     def feed(self, upstream: Iterable[UpstreamEvent]) -> list[Event]:
-        """Return the events of what the upstream sent in one network read."""
+        """Return the events for the upstream events of one network read."""
         events: list[Event] = []
         for event in upstream:
             try:
@@ -116,7 +116,7 @@ class TurnConverter(ABC):
         return TurnResult(
             finish=Finish.INTERRUPTED if interrupted else self._ending,
             items=items,
-            # A call that was cut is shown but never run.
+            # A call that was cut off is shown but never run.
             calls=[call.as_call() for call in self._made if call.outcome == "completed"],
             usage=replace(self._usage, service_tier=self._service_tier or "") if self._usage is not None else None,
             failure=self._failure,
@@ -129,7 +129,7 @@ class TurnConverter(ABC):
         )
 
     def _valid_items(self) -> list[Body]:
-        """Return the bodies of the items. One that could not be read later is not stored, and fails the turn."""
+        """Return the bodies of the items. An item that could not be read back later is omitted and fails the turn."""
         bodies = [segment.item() for segment in self._queue.closed]
         valid = readable_items(bodies)
         if len(valid) < len(bodies):
@@ -156,7 +156,7 @@ class TurnConverter(ABC):
         return text
 
     def _within_limit(self, text: str, bound: OutputBound | None) -> str:
-        """Return as much of a piece of the output as the limit allows. The turn ends where it does not."""
+        """Return the part of a piece of output that the limit allows. The turn ends when the limit is reached."""
         if bound is None:
             return text
         text = bound.take(text)
@@ -187,7 +187,7 @@ class TurnConverter(ABC):
 
 # Token counts are stored in 32-bit integer columns.
 _MAX_TOKENS = 2**31 - 1
-# Prefixes of the fields in both APIs: some chat upstreams write the names of the other.
+# Prefixes of the fields in both APIs: some chat upstreams use those of the Responses API.
 _INPUT, _OUTPUT = ("prompt", "input"), ("completion", "output")
 _DETAILS = ("tokens_details", "token_details")
 _CITATION_FIELDS = ("file_id", "filename", "index", "container_id", "start_index", "end_index")
@@ -238,7 +238,10 @@ def read_logprobs(entries: object, *, top: int) -> list[Body]:
     if not isinstance(entries, list):
         return []
     return [
-        {**_token(entry), "top_logprobs": [_token(other) for other in entry.get("top_logprobs") or ()][:top]}
+        {
+            **_token(entry),
+            "top_logprobs": [_token(alternative) for alternative in entry.get("top_logprobs") or ()][:top],
+        }
         for entry in entries
     ]
 
@@ -256,15 +259,16 @@ def _token(entry: Mapping[str, Any]) -> Body:
 def read_usage(usage: Mapping[str, Any], *, read: str = "prompt", written: str = "completion") -> Usage:
     """Return the usage of a `usage` object. Values that are not numbers count as 0.
 
-    `read` and `written` are the API's prefixes of its fields; the default is those of chat completions. What the total
-    has beyond both numbers is output, or input if none is reported: some servers report only the total, or 0 beside it.
+    `read` and `written` are the API's prefixes of its fields; the default is those of chat completions. If the total
+    exceeds both numbers together, the difference counts as output, or as input if no input or no output is reported:
+    some servers report only the total, or 0 beside it.
     """
     reads, writes = (read, *_INPUT), (written, *_OUTPUT)
     # Audio and image endpoints write `input_token_details`.
     read_details = _mapping(usage, *(f"{name}_{details}" for name in reads for details in _DETAILS))
     written_details = _mapping(usage, *(f"{name}_{details}" for name in writes for details in _DETAILS))
     cached_details = _mapping(read_details, "cached_tokens_details")
-    # Claude's lifetimes of cache writes, which gateways forward in Anthropic's words.
+    # Claude's cache writes by lifetime, which gateways forward under Anthropic's names.
     by_lifetime = _mapping(usage, "cache_creation") or _mapping(read_details, "cache_creation")
     input_tokens = _first(*(usage.get(f"{name}_tokens") for name in reads))
     output_tokens = _first(*(usage.get(f"{name}_tokens") for name in writes))
@@ -275,7 +279,7 @@ def read_usage(usage: Mapping[str, Any], *, read: str = "prompt", written: str =
         output_tokens = max(output_tokens, total - input_tokens)
     return Usage(
         input_tokens=max(input_tokens, total - output_tokens),
-        # At the top level by DeepSeek, Moonshot, and gateways to Claude.
+        # DeepSeek, Moonshot, and gateways to Claude report it at the top level.
         cached_tokens=_first(
             read_details.get("cached_tokens"),
             usage.get("prompt_cache_hit_tokens"),
@@ -305,7 +309,7 @@ def _has_cache_beside_input(usage: Mapping[str, Any]) -> bool:
 
 
 def reported_usage(usage: object, *, read: str = "prompt", written: str = "completion") -> Usage | None:
-    """Return the usage of a `usage` object as `read_usage` does, or None if it contains no number of tokens but 0."""
+    """Return the usage of a `usage` object as `read_usage` does; None if it reports no tokens."""
     if not isinstance(usage, Mapping):
         return None
     # Every request has tokens, so a server that reports 0 of both does not count them.
@@ -314,7 +318,7 @@ def reported_usage(usage: object, *, read: str = "prompt", written: str = "compl
 
 
 def later_usage(known: Usage | None, usage: object) -> Usage | None:
-    """Return the usage after a further `usage` object of the same stream: the last number wins, but not if it is 0."""
+    """Merge a further `usage` object of the same stream into the known usage: the last number other than 0 wins."""
     found = reported_usage(usage)
     if found is None or known is None:
         return found or known
@@ -324,7 +328,7 @@ def later_usage(known: Usage | None, usage: object) -> Usage | None:
 
 
 def nested_usage(chunk: Mapping[str, Any]) -> object:
-    """Return the `usage` object of a chunk that is not at its top level; None if there is none."""
+    """Return the `usage` object below the top level of a chunk; None if there is none."""
     # Moonshot puts it into the last choice, Groq into a field of its own.
     choices, groq = chunk.get("choices"), chunk.get("x_groq")
     choice = choices[0] if isinstance(choices, list) and choices else None
@@ -348,6 +352,6 @@ def _count(tokens: object) -> int:
             tokens = float(tokens)
         except ValueError:
             return 0
-    # A number that nothing could have, such as a negative one, says as little as none. NaN is not in the range.
+    # An impossible number, such as a negative one, counts as missing. NaN is not in the range.
     is_possible = isinstance(tokens, int | float) and not isinstance(tokens, bool) and 0 <= tokens <= _MAX_TOKENS
     return int(tokens) if is_possible else 0  # type: ignore[call-overload]  # checked above

@@ -63,7 +63,7 @@ class CallSegment(Segment):
 
     @property
     def is_blank(self) -> bool:
-        """True if all that is written is an empty object, which no client has seen and which may not be the end."""
+        """True if the arguments so far are an empty object that no client has seen; the real ones may follow."""
         return not self.live and len(self.arguments) == 1 and self.arguments[0].strip() == "{}"
 
     @property
@@ -79,12 +79,12 @@ class CallSegment(Segment):
     @property
     @override
     def is_whole(self) -> bool:
-        # Without any arguments, they may have been about to come.
+        # A call without any arguments counts as incomplete: they may have been about to follow.
         return self.native or is_object("".join(self.arguments))
 
     @property
     def tool(self) -> FunctionTool:
-        """The called tool. Without any declared tools, every call is one of a client's function."""
+        """The called tool. If no tools are declared, every call counts as a call of a client's tool."""
         found = self._tools.get(self.name)
         if found is not None:
             return found
@@ -104,14 +104,14 @@ class CallSegment(Segment):
 
     @property
     def may_be_whole(self) -> bool:
-        """False if the arguments certainly are no complete object."""
+        """False if the arguments are certainly not a complete object."""
         # A cheap test by the last character, because parsing long arguments again for each piece takes quadratic time.
         last = next((piece for piece in reversed(self.arguments) if not piece.isspace()), "")
         return last.rstrip().endswith("}")
 
     @property
     def is_cut(self) -> bool:
-        """True if the arguments are the beginning of a JSON object, and not a whole one."""
+        """True if the arguments are only the beginning of a JSON object."""
         text = "".join(self.arguments)
         return not self.native and text.lstrip().startswith("{") and not is_object(text)
 

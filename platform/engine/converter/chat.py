@@ -33,7 +33,7 @@ from engine.events.types import Body, Event
 from engine.turn import Finish, Sampling
 
 _FINISHES = {FinishKind.LENGTH: Finish.LENGTH, FinishKind.CONTENT_FILTER: Finish.CONTENT_FILTER}
-# Reasons of answers that are not complete. No later reason makes them so.
+# Finish reasons of incomplete answers. A later reason does not make such an answer complete.
 _CUT = {FinishKind.FAILED, *_FINISHES}
 _WORD = regex.compile(r"[\w :.-]{1,60}")
 _TOO_EARLY = "The model's server ended its answer too early."
@@ -91,7 +91,7 @@ class ChatConverter(TurnConverter):
             if self.finish_reason is not None and not usage:
                 self._usage = later_usage(self._usage, nested_usage(event))
         if self.finish_reason is not None or usage:
-            # Those of a search: some repeat them in each chunk, others send them only at the end.
+            # Some upstreams repeat the sources of a search in each chunk, others send them only at the end.
             self._sources = read_sources(event) or self._sources
         if tier := event.get("service_tier"):
             self._read_tier(tier)
@@ -176,7 +176,7 @@ class ChatConverter(TurnConverter):
         return not has_arguments and self._finish_kind is not FinishKind.CALLS and self._queue.has_message
 
     def closed_reasoning(self, item_id: str) -> ChatReasoning | None:
-        """Return a reasoning item that is complete."""
+        """Return the complete reasoning item with this id; None for any other item."""
         found = (segment for segment in self._queue.closed if segment.id == item_id)
         segment = next(found, None)
         return segment if isinstance(segment, ChatReasoning) else None
@@ -189,7 +189,7 @@ class ChatConverter(TurnConverter):
         return events + super().interrupt()
 
     def _end_text(self, events: list[Event]) -> None:
-        """Write the text that was held back, because what follows is no text."""
+        """Write the text that was held back, because something other than text follows."""
         self._end_tags(events)
         self._write_held(events)
 
@@ -224,8 +224,8 @@ class ChatConverter(TurnConverter):
         content = delta.get("content")
         is_plain = len(delta) == 1 and self._think_tags is None and not self._citations
         if is_plain and content and isinstance(content, str):
-            # Nearly every delta is a token of text and nothing else, for which the rest would find nothing to do: 64 of
-            # them take 94 us, and 111 us without this.
+            # Shortcut for a token of text and nothing else, as nearly every delta is: 64 of them take 94 us instead of
+            # 111 us.
             self._write_answer(content, logprobs, events)
             return
         # Reasoning first: if one delta has both, the model reasoned before it wrote the text.
@@ -257,7 +257,7 @@ class ChatConverter(TurnConverter):
 
     @property
     def limited_to(self) -> int | None:
-        """The number of characters of the answer before the output limit; None while that is not reached."""
+        """Number of characters of the answer before the output limit; None until the limit is reached."""
         return self._answer_length if self._bound is not None and self._bound.is_reached else None
 
     @override
@@ -289,7 +289,7 @@ class ChatConverter(TurnConverter):
             self._loose_logprobs += logprobs
 
     def _write_held(self, events: list[Event]) -> None:
-        # What follows is no text, so the text before it is complete.
+        # Something other than text follows, so the held text is not the beginning of a stop sequence.
         if self._stop is not None and (held := self._stop.end()):
             self._write_text("output_text", held, [], events)
 
@@ -372,7 +372,7 @@ class ChatConverter(TurnConverter):
         return (arguments, "") if piece.native or not arguments else split_glued(segment, arguments)
 
     def _call_again(self, segment: CallSegment, piece: CallPiece, arguments: str, events: list[Event]) -> None:
-        """Begin another call of the same function with arguments that were glued to those of its last call."""
+        """Begin another call of the same function, with the arguments that were glued to those of its last call."""
         piece = replace(piece, id=None)
         while arguments:
             is_new = not segment.is_blank
@@ -390,7 +390,7 @@ class ChatConverter(TurnConverter):
             events += self._queue.push(segment) if is_new else self._queue.advance()
 
     def _keep_extras(self, call: CallSegment, extras: Body, events: list[Event]) -> None:
-        # The item with the extras precedes its call. If the call has no id yet, it has to wait for the end of the turn.
+        # The item with the extras precedes its call. If that has no id yet, the item is added at the end of the turn.
         if self._cipher is not None and call.upstream_id:
             events += self._queue.push(ExtrasSegment(self._cipher, [(call, extras)]))
         else:

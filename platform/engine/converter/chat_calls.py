@@ -1,6 +1,6 @@
 """Joining of the pieces of calls in chat-completions answers.
 
-Upstreams tell the pieces of a call apart by its index, by its id, or by neither. Some number the pieces instead of the
+Upstreams identify the call of a piece by its index, by its id, or by neither. Some number the pieces instead of the
 calls, some give each piece a new id, and some repeat a call when it is complete. A call keeps its arguments and appears
 once in any case.
 """
@@ -113,7 +113,7 @@ class CallJoiner:
         self._announced[piece.index] = piece
 
     def announced(self, piece: CallPiece) -> CallPiece:
-        """Return the piece with what was announced of its call."""
+        """Return the piece with the data that was announced for its call."""
         earlier = self._announced.pop(piece.index, None)
         if earlier is None or (piece.id is not None and earlier.id is not None and piece.id != earlier.id):
             return piece
@@ -174,7 +174,7 @@ _GLUED = re.compile(r"\}\s*(?=\{)")
 
 
 def split_glued(call: CallSegment, text: str) -> tuple[str, str]:
-    """Return how much of the text belongs to a call, and the rest, which is the arguments of another one.
+    """Split arguments into the part that belongs to a call, and the rest, which belongs to another call.
 
     Some servers put the arguments of several calls of a function into one, such as `{"a":1}{"a":2}`.
     """

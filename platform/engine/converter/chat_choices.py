@@ -1,14 +1,14 @@
 """Selection of one choice from the chunks of a chat-completions stream.
 
-`n` is never sent, but some upstreams return several choices anyway, of which the first one is used. Others count the
-index up with each chunk of a single choice. Until it is known which of the two it is, chunks with another index wait.
+`n` is never sent, but some upstreams return several choices anyway, of which the first one is used. Others increment
+the index with each chunk of a single choice. Chunks with another index wait until it is known which case applies.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 Choice = dict[str, Any]
-# An index that has been counted up so often is no number of a choice.
+# An index that was incremented so often is not the number of a choice.
 _MANY = 8
 
 
@@ -24,7 +24,7 @@ class ChoiceSelector:
         self._is_sure = False
 
     def select(self, choices: Sequence[Choice]) -> Sequence[Choice]:
-        """Return what belongs to the first choice by now. `choices` are those of one chunk."""
+        """Return the chunks that are known by now to belong to the first choice. `choices` are from one chunk."""
         if len(choices) > 1:
             self._is_sure = True
             if self._first is None:
@@ -52,7 +52,7 @@ class ChoiceSelector:
         self._is_sure = True
         # Some upstreams count the chunks, but not the last one with the finish reason.
         is_end = reason and not (choice.get("delta") or {}).get("content")
-        if is_end and not any(other.get("finish_reason") for other in waiting):
+        if is_end and not any(earlier.get("finish_reason") for earlier in waiting):
             return [*waiting, choice]
         return [choice]
 

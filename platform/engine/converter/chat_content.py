@@ -27,7 +27,7 @@ _OTHER_PARTS = {
     "tool_use",
 }
 _PARTS = _REASONING_PARTS | _TEXT_PARTS | _OTHER_PARTS
-# Where objects have the text of reasoning, the most specific name first.
+# Fields of objects that may contain the text of reasoning, the most specific name first.
 _TEXT_FIELDS = ("text", "thinking", "reasoning", "reasoning_content", "content", "summary", "thought", "value")
 _MAX_DEPTH = 8
 

@@ -19,9 +19,9 @@ from engine.events.types import Body, Event
 _SUMMARY = "reasoning.summary"
 # Fields of an entry of `reasoning_details` or `thinking_blocks` whose pieces are concatenated; others are replaced.
 _GROWING = ("text", "summary", "thinking")
-# Of vLLM and DeepSeek, of OpenRouter, of GitHub's models, and of Ollama.
+# Reasoning fields of vLLM and DeepSeek, of OpenRouter, of GitHub's models, and of Ollama.
 _FIELDS = ("reasoning_content", "reasoning", "reasoning_text", "thinking", "thoughts")
-# Of Gemini's OpenAI-compatible API, and of LiteLLM.
+# Fields for extras in Gemini's OpenAI-compatible API and in LiteLLM.
 _EXTRAS = ("extra_content", "thought_signature", "provider_specific_fields")
 
 

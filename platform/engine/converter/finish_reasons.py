@@ -1,7 +1,7 @@
 """Meaning of the finish reasons that chat-completions upstreams send.
 
 Gateways pass on the words of other APIs (Anthropic, Cohere, Gemini, Mistral, Text Generation Inference), and servers
-have some of their own. Upper and lower case are the same, and `content_filter: SAFETY` means what its parts mean.
+have some of their own. Case is ignored, and a reason such as `content_filter: SAFETY` is read as several words.
 """
 
 from enum import Enum
@@ -43,10 +43,10 @@ _WORDS = {
         "function_call_filter missing_thought_signature no_image pause_turn load unload"
     ),
 }
-# Words of DashScope, of Python gateways and of Gemini for the null that other chunks than the last one have.
+# Words of DashScope, Python gateways and Gemini for null, the finish reason of all chunks but the last one.
 _NO_REASONS = {"null", "none", "unspecified"}
 _KINDS = {word: kind for kind, words in _WORDS.items() for word in words.split()}
-# Of several words, the first kind in this order counts.
+# If a reason has several words, the first of their kinds in this order counts.
 _BY_WEIGHT = (
     FinishKind.FAILED,
     FinishKind.CONTENT_FILTER,

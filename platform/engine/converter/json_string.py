@@ -115,5 +115,5 @@ def _extract(text: str, name: str) -> str:
     if not isinstance(document, dict):
         return text
     values = [value for value in document.values() if isinstance(value, str)]
-    given = document.get(name, values[0] if len(values) == 1 else "" if not document else text)
-    return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+    value = document.get(name, values[0] if len(values) == 1 else "" if not document else text)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,17 +1,17 @@
-"""The output limit of a turn whose upstream ignores it, as several servers do.
+"""Enforcement of a turn's output limit for upstreams that ignore it, as several servers do.
 
-Nothing says how many tokens a piece of text has, so an answer is only cut where it certainly has more than the limit.
+The number of tokens in a piece of text is unknown, so an answer is only cut where it certainly exceeds the limit.
 """
 
-# Bytes of UTF-8 per token: 3 to 5 on average in all languages and in code, and more only in long lines of one sign.
+# Bytes of UTF-8 per token: 3 to 5 on average in all languages and in code, and more only in long runs of one character.
 _BYTES, _SPARE_BYTES = 6, 64
 _MOST_BYTES, _MOST_SPARE_BYTES = 12, 256
-# Servers count the end of an answer, or the tags around reasoning, or they do not.
+# Some servers also count the end of an answer, or the tags around reasoning.
 _SPARE_TOKENS = 8
 
 
 class OutputBound:
-    """Counts what a turn has written. `limit` is its limit in tokens."""
+    """Counter of the output of a turn. `limit` is in tokens."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -20,13 +20,13 @@ class OutputBound:
         """True if the rest of the answer is beyond the limit."""
 
     def report(self, tokens: int) -> None:
-        """Note how many tokens the upstream says that it has written."""
+        """Record the number of output tokens that the upstream reports."""
         self._pieces = max(self._pieces, tokens)
 
     def take(self, text: str) -> str:
         """Count a piece of the output, and return as much of it as the limit allows."""
         self._pieces += 1
-        # Nearly every server sends a token in a piece, and some send a letter.
+        # Nearly every server sends one token per piece, but some send one letter.
         is_certain = self._pieces > self._limit + _SPARE_TOKENS
         allowed = self._limit * _BYTES + _SPARE_BYTES if is_certain else self._limit * _MOST_BYTES + _MOST_SPARE_BYTES
         size = len(text) if text.isascii() else len(text.encode(errors="replace"))

@@ -1,4 +1,4 @@
-"""Matching of the output of a finished response with the items of which events were already emitted."""
+"""Matching of the output of a finished response with the items whose events were already emitted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _REASONING_PARTS = {"reasoning_text", "summary_text", "reasoning", "thinking"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """Item of which events were emitted: the type and text of each part. `is_whole`: nothing can be added to it."""
+    """Item whose events were emitted: the type and text of each part. `is_whole`: nothing can be added to it."""
 
     kind: str
     parts: Sequence[tuple[str, str]]
@@ -52,7 +52,7 @@ def _agrees(written: Written, item: Body) -> bool:
     if written.is_whole and written.parts:
         return [(kind, text) for kind, text in texts if text] == parts
     if len(written.parts) <= len(texts):
-        # Otherwise one of them was announced under a wrong index.
+        # Otherwise a part was announced under a wrong index.
         parts = list(written.parts)
     if len(parts) > len(texts):
         return False

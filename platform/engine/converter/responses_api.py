@@ -4,8 +4,8 @@ One converter serves one turn. Item ids, output indexes and the order of items a
 its items, and some send only the finished items or only the finished response.
 
 Events that match no item, or an item of another type, are ignored. The output of the finished response then decides: if
-it agrees with what was already emitted, the rest of it is emitted, and otherwise the turn fails. The output also
-completes items that were not finished, and those whose text is nowhere else.
+it agrees with the emitted events, the rest of it is emitted; otherwise the turn fails. The output also completes items
+that were not finished, and items whose text no event contained.
 """
 
 from collections import Counter
@@ -83,14 +83,14 @@ class ResponsesConverter(TurnConverter):
         self._by_id: dict[str, Segment] = {}
         # The type of each item.
         self._kinds: list[str] = []
-        # Places of which text was lost because their item had not begun, each with the kind of segment it was for.
+        # Places whose text was lost because their item had not begun, each with the type of the expected segment.
         self._lost: set[tuple[Any, type[Segment]]] = set()
-        # Finished items of which no text has come yet. They stay open until the end, which may have it.
+        # Finished items without text so far. They stay open until the end of the response, which may contain the text.
         self._blank: list[Segment] = []
         self._lost_reasoning = False
         self._defect: Failure | None = None
         self._is_ending = False
-        # Counts the texts of finished items, which repeat what the deltas had.
+        # Counts the texts of finished items, which repeat the deltas.
         self._whole_bound = copy(self._bound)
 
     @override
@@ -213,7 +213,7 @@ class ResponsesConverter(TurnConverter):
             case "reasoning":
                 segment = UpstreamReasoning(self._upstream_id, cipher=self._cipher, shown=self._show_raw)
             case "function_call" | "custom_tool_call" as kind if len(self._made) != self._max_calls:
-                # Some upstreams know the id and the name at the end of the call only.
+                # Some upstreams send the id and the name only at the end of the call.
                 call_id = item.get("call_id")
                 native = kind == "custom_tool_call"
                 segment = self._new_call(_text(call_id) if call_id else None, native=native)
@@ -225,7 +225,7 @@ class ResponsesConverter(TurnConverter):
             events += self._queue.push(segment)
 
     def _segment_of(self, index: Any, item: Body, events: list[Event]) -> Segment | None:
-        """Return the segment of a finished item, which begins with it if it has not begun."""
+        """Return the segment of a finished item, which is created if no event has announced the item."""
         if index not in self._segments:
             self._added(index, item, events)
         segment = self._segments[index]
@@ -274,7 +274,7 @@ class ResponsesConverter(TurnConverter):
             self._show(segment, events)
 
     def _awaits_text(self, index: Any, segment: Segment, item: Body) -> bool:
-        """Return True if only the output of the finished response can have the text of a finished item."""
+        """Return True if the text of a finished item can only come with the output of the finished response."""
         if self._is_ending or not _is_blank(item):
             return False
         return (index, type(segment)) in self._lost or not _has_text(segment)
@@ -366,7 +366,7 @@ class ResponsesConverter(TurnConverter):
             self._defect = None
 
     def _adds(self, output: list[Body]) -> bool:
-        """Return True if the output may have what no event had, and has everything else."""
+        """Return True if the output may have content that no event had, and contains everything else."""
         if self._lacks(output):
             return True
         is_open = any(segment is not None and not segment.is_done for segment in self._segments.values())
@@ -378,7 +378,7 @@ class ResponsesConverter(TurnConverter):
         return any(missing[kind] for kind in _CALLS) or ("message" not in self._kinds and missing["message"] > 0)
 
     def _reconcile(self, output: list[Body], events: list[Event]) -> bool:
-        """Emit what the output adds to what was emitted. Return False if they contradict each other."""
+        """Emit the content that only the output has. Return False if it contradicts the emitted events."""
         if any(cls is _SEGMENTS.get(item["type"]) and _is_blank(item) for item in output for _, cls in self._lost):
             return False
         sent = self._queue.sent
@@ -401,7 +401,7 @@ class ResponsesConverter(TurnConverter):
 
 
 def _place(event: UpstreamEvent) -> Any:
-    """Return what tells the item of an event apart from others: its index, or its id for servers without indexes."""
+    """Return the key of an event's item: its index, or its id for servers without indexes."""
     index = event.get("output_index")
     if index is not None:
         return index
@@ -438,7 +438,7 @@ def _origin(call: Body) -> Body:
 
 
 def _holds(segment: Segment, item: Body) -> bool:
-    """Return True if a segment can be that of a finished item."""
+    """Return True if the segment has the type of a finished item."""
     kind = str(item["type"])
     if isinstance(segment, UpstreamParts):
         return kind == ("message" if isinstance(segment, UpstreamMessage) else "reasoning")

@@ -11,7 +11,7 @@ from typing import Any
 from engine.converter.base import url_citation
 from engine.events.types import Body
 
-# A number that is the text of a link has its address in the text already.
+# A number that is the text of a link is left out: its address is in the text already.
 _MARKER = re.compile(r"\[(\d{1,3})\](?!\()")
 
 

@@ -52,7 +52,7 @@ class Segment(ABC):
         self.status: ItemStatus = "in_progress"
         # Final status. Set before the segment is closed, and also for segments that become no item.
         self.outcome: ItemStatus | None = None
-        # Fields of the upstream's item that the platform does not know. Final, as the outcome.
+        # Fields of the upstream's item that the platform does not define. Final once `outcome` is set.
         self.additional: Body = {}
 
     @property
@@ -87,7 +87,7 @@ class Segment(ABC):
 
     @property
     def is_whole(self) -> bool:
-        """True if nothing can be missing although the turn was cut; only valid once another segment has started."""
+        """True if the segment is complete even in a turn that was cut; only valid once another segment has started."""
         return True
 
     @abstractmethod
@@ -111,7 +111,7 @@ PartKind = Literal["output_text", "refusal", "reasoning_text", "summary_text"]
 
 
 class Part:
-    """Part of an item that is being written. `key` is what the upstream identifies it by, `index` our index of it."""
+    """Part of an item that is being written. `key` is the upstream's key of the part, `index` the platform's index."""
 
     def __init__(self, kind: PartKind, *, index: int, key: int | None) -> None:
         self.kind = kind
@@ -139,7 +139,7 @@ class Part:
         return added(item_id, output_index, self.index, self.body(empty=True))
 
     def delta(self, item_id: str, output_index: int, text: str, logprobs: list[Body]) -> Event:
-        """Return the event of more text."""
+        """Return the event that adds text to the part."""
         # The common case comes first and is kept cheap: one delta per token.
         match self.kind:
             case "output_text":
@@ -155,7 +155,9 @@ class Part:
         """Return the closing events of the part."""
         # Citations are emitted last, because their positions refer to the whole text.
         place = (item_id, output_index, self.index)
-        cited = [OutputTextAnnotationAdded(*place, number, one) for number, one in enumerate(self.annotations)]
+        cited = [
+            OutputTextAnnotationAdded(*place, number, annotation) for number, annotation in enumerate(self.annotations)
+        ]
         return [*cited, *part_done(*place, self.body())]
 
 
@@ -291,11 +293,11 @@ class SegmentQueue:
 
     @property
     def sent(self) -> list[Segment]:
-        """Segments of which events were emitted."""
+        """Segments whose events were emitted."""
         return [*self.closed, *(segment for segment in self._waiting if segment.live)]
 
     def drop_unsent(self) -> None:
-        """Remove the segments of which nothing was emitted."""
+        """Remove the segments without emitted events."""
         self._waiting = [segment for segment in self._waiting if segment.live]
         self._hidden = []
 

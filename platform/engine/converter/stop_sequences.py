@@ -1,6 +1,6 @@
 """Stop sequences: the text of a turn ends before the first of them.
 
-They are found here and not by the upstream: upstreams do not say which sequence they stopped at, and the Responses API
+The platform searches for them itself: upstreams do not say which sequence they stopped at, and the Responses API
 has no parameter for them.
 """
 
@@ -23,13 +23,15 @@ class StopSequences:
         if self.found is not None:
             return ""
         text = self._held + text
-        places = [(place, -len(one), one) for one in self._sequences if (place := text.find(one)) >= 0]
+        places = [
+            (place, -len(sequence), sequence) for sequence in self._sequences if (place := text.find(sequence)) >= 0
+        ]
         if places:
             # Of two sequences that begin at the same place, the longer one is reported.
             place, _, self.found = min(places)
             self._held = ""
             return text[:place]
-        held = max((_overlap(text, one) for one in self._sequences), default=0)
+        held = max((_overlap(text, sequence) for sequence in self._sequences), default=0)
         self._held = text[len(text) - held :]
         return text[: len(text) - held]
 
@@ -40,6 +42,6 @@ class StopSequences:
 
 
 def _overlap(text: str, sequence: str) -> int:
-    """Return the length of the longest end of the text that is a beginning of the sequence."""
+    """Return the length of the longest suffix of the text that is a prefix of the sequence."""
     longest = min(len(text), len(sequence) - 1)
     return next((size for size in range(longest, 0, -1) if text.endswith(sequence[:size])), 0)

@@ -32,7 +32,7 @@ class ThinkTags:
     """Splitter of one turn's text."""
 
     def __init__(self) -> None:
-        # What may be part of a tag, and before it the text of which it is not known whether it is reasoning.
+        # Text that may be part of a tag, and the text before it that may turn out to be reasoning.
         self._held = ""
         self._undecided: list[str] = []
         self._state: Literal["start", "undecided", "thinking", "text"] = "start"
@@ -67,7 +67,7 @@ class ThinkTags:
         return [piece for piece in pieces if piece[1]]
 
     def end(self) -> Pieces:
-        """Return what was held back: no tag follows, or something that is not text."""
+        """Return the text that was held back: it ends here, or something other than text follows."""
         held = "".join(self._undecided) + self._held
         self._held, self._undecided = "", []
         kind: Kind = "reasoning" if self._state == "thinking" else "text"
@@ -97,7 +97,7 @@ class ThinkTags:
         return None
 
     def _partial(self) -> int:
-        """Return the length of the longest end of the held text that may be the start of a tag."""
+        """Return the length of the longest suffix of the held text that may be the start of a tag."""
         tags = (self._closing,) if self._state == "thinking" else _ALL
         end = self._held[-_LONGEST + 1 :].lower()
         sizes = range(min(len(end), _LONGEST - 1), 0, -1)

@@ -40,7 +40,7 @@ _PARTS: dict[PartKind, type[OpenWire]] = {
     "reasoning_text": ReasoningText,
     "summary_text": SummaryText,
 }
-# Items that OpenAI's types do not know in progress, with the status that announces them.
+# Item types without the status `in_progress` in OpenAI's API, with the status that announces them.
 _UNFINISHED = {"program_output": "incomplete", "apply_patch_call_output": "completed"}
 ENCRYPTED = "encrypted_content"
 """Type of a reasoning detail that holds the `encrypted_content` of a Responses upstream and the upstream's id."""
@@ -74,7 +74,7 @@ class UpstreamParts(PartsSegment):
 
     @abstractmethod
     def complete(self, item: Body) -> list[Event]:
-        """Return the events of what the upstream's final item adds to its deltas."""
+        """Return the events for the content that the upstream's final item adds to its deltas."""
 
     def part_at(self, kind: PartKind, position: int, count: int) -> Part | None:
         """Return the part at a position of the summary or of the content, which has `count` parts in the end."""
@@ -85,7 +85,7 @@ class UpstreamParts(PartsSegment):
         return same_list[position] if position < len(same_list) else None
 
     def complete_part(self, kind: PartKind, position: int, finals: Sequence[Body]) -> list[Event]:
-        """Return the same for one part. `finals` is all parts of the same list: the summary or the content."""
+        """Return the events for the content that the final part adds. `finals` is the whole summary or content."""
         final, known = finals[position], self.part_at(kind, position, len(finals))
         if known is not None and known.kind != kind:
             raise ContradictionError
@@ -193,8 +193,8 @@ class UpstreamItem(Segment):
         self._item = item
 
     def add(self, later: Body) -> None:
-        """Add what only the final response has of the item, such as the sources of a search."""
-        # A field that cannot be read must not cost the answer.
+        """Add the fields that only the final response has, such as the sources of a search."""
+        # A field that cannot be read must not make the turn fail.
         with suppress(ValueError):
             known = from_wire(_filled(self._item, {key: value for key, value in later.items() if key != "id"}))
             self._item = {**known.wire(), "id": self.id}
@@ -218,7 +218,7 @@ class UpstreamItem(Segment):
 
 
 def _filled(item: Body, later: Body) -> Body:
-    """Return an object with the values of a later one where it has none."""
+    """Return an object whose empty fields have the values of a later version."""
     filled = dict(item)
     for name, value in later.items():
         known = filled.get(name)
@@ -240,7 +240,7 @@ def remainder(written: str, whole: object) -> str:
 
 
 def additional_fields(body: Body, known: type[OpenWire]) -> Body:
-    """Return the fields of an item or part of an upstream that `known` does not have."""
+    """Return the fields of an upstream's item or part that the class `known` does not define."""
     names = {field.alias or name for name, field in known.model_fields.items()}
     return {name: value for name, value in body.items() if name not in names and value is not None}
 

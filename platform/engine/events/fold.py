@@ -13,7 +13,7 @@ from engine.state import Fragment
 
 
 def read_frames(frames: bytes) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Yield the events of a part of the log, each as the bytes that were sent and decoded."""
+    """Yield the events of a part of the log, each as the sent bytes and as the decoded object."""
     for frame in frames.split(b"\n\n"):
         _, found, data = frame.partition(b"\ndata: ")
         if found:

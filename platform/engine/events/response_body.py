@@ -90,7 +90,7 @@ def usage_body(usage: Usage, *, tool_output_tokens: int = 0) -> Body:
 
 
 def _tool_usage(output: list[Body]) -> Body | None:
-    """Return the `tool_usage` object, None without a search of the web. The tokens of images are not known."""
+    """Return the `tool_usage` object; None without a web search. The tokens of generated images are unknown."""
     actions = [item["action"]["type"] for item in output if item["type"] == "web_search_call"]
     if not actions:
         return None
@@ -103,7 +103,7 @@ _UNKNOWN = Failure.of(ServerError("The server had an error while processing your
 
 
 def opening(parameters: dict[str, Any]) -> list[Event]:
-    """Return the first events of a foreground run. Nothing but the committed response determines them."""
+    """Return the first events of a foreground run. They depend only on the committed response."""
     body = response_body(parameters, status="in_progress")
     return [ResponseCreated(response=body), ResponseInProgress(response=body)]
 

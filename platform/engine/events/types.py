@@ -301,7 +301,7 @@ _TEXT_DELTA = (
     b'"item_id":"%b","output_index":%d,"content_index":%d,"delta":%b,"logprobs":%b%b}\n\n'
 )
 _DELTAS = get_args(Delta)
-# To the next multiple of 16 characters, by what is left over. Only the length matters, so all deltas share the noise.
+# Padding to the next multiple of 16 characters, by the remainder. Only its length matters, so deltas share the noise.
 _PADDINGS = [b',"obfuscation":"%b"' % NOISE[: 16 - left] for left in range(16)]
 
 

@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 34058cff8b8d8fa7e8b4aa1190be1903d7edca58b8ac9ea58e84b9c54ceb360f
+-- PostgreSQL 18, migrations 660e9eef4f3e450554a381cdc6c267e83b2938cdfa2a460de3b1bc3dd32beb1a
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
