@@ -1,4 +1,4 @@
-"""Habits that CONTRIBUTING describes: few imports and few parameters. Exceptions are older than the rules."""
+"""Habits that CONTRIBUTING describes: few imports, few parameters, nouns. Exceptions are older than the rules."""
 
 import ast
 from functools import cache
@@ -6,7 +6,7 @@ from functools import cache
 from tests.architecture.test_structure import imported_modules, modules
 
 MOST_IMPORTS, MOST_PARAMETERS = 20, 6
-# What imports more modules of ours, with their number. A module whose number falls to the limit leaves the table.
+# Modules with more imports of ours, with their number. A module whose number falls to the limit leaves the table.
 IMPORTS = {
     "server.management.commands.worker": 28,
     "server.web.http_server": 21,
@@ -24,7 +24,7 @@ IMPORTS = {
     "responses.runs.runner": 21,
     "seeding.runs": 24,
 }
-# As above, of parameters of functions.
+# Functions with more parameters, likewise.
 PARAMETERS = {
     "console.charts._chart": 9,
     "core.admission.request_bodies.__init__": 7,
@@ -79,3 +79,15 @@ def test_no_function_takes_more_parameters_than_before() -> None:
     _, parameters = _counts()
     assert {name: count for name, count in parameters.items() if count > PARAMETERS.get(name, MOST_PARAMETERS)} == {}
     assert PARAMETERS.keys() <= parameters.keys(), "remove what has few parameters now"
+
+
+def test_loop_variables_are_nouns() -> None:
+    vague = {"each", "found", "given", "it", "known", "one", "other", "them"}
+    targets = [
+        (name, node.target)
+        for name, path in modules().items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension)
+    ]
+    names = [(name, part.id) for name, target in targets for part in ast.walk(target) if isinstance(part, ast.Name)]
+    assert [(name, variable) for name, variable in names if variable in vague] == []
