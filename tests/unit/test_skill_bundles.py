@@ -117,6 +117,24 @@ def test_an_archive_that_unpacks_to_more_than_allowed_is_refused() -> None:
         read_archive(zipped({**skill_files(), "sums/0": bytes(bundles.MAX_FILE_BYTES + 1)}), param="files")
 
 
+@pytest.mark.slow
+def test_an_archive_may_have_exactly_the_largest_size() -> None:
+    packed = BytesIO()
+    # The bytes are stored as they are, and the comment at the end of the file fills the rest.
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
+        for path, content in skill_files().items():
+            archive.writestr(path, content)
+        archive.writestr("sums/a", bytes(bundles.MAX_FILE_BYTES))
+        archive.writestr("sums/b", bytes(bundles.MAX_FILE_BYTES - 32 * 1024))
+    missing = bundles.MAX_ARCHIVE_BYTES - len(packed.getvalue())
+    with zipfile.ZipFile(packed, "a") as archive:
+        archive.comment = bytes(missing)
+    assert len(packed.getvalue()) == bundles.MAX_ARCHIVE_BYTES
+    assert read_archive(packed.getvalue(), param="files").files == len(skill_files()) + 2
+    with pytest.raises(InvalidValue, match="the zip file is larger than 50 MiB"):
+        read_archive(packed.getvalue() + b"\0", param="files")
+
+
 def test_an_archive_with_too_many_entries_is_refused_before_it_is_read() -> None:
     with pytest.raises(InvalidValue, match="at most 500 files"):
         read_archive(zipped({f"sums/{number}": b"" for number in range(6000)}), param="files")

@@ -124,6 +124,14 @@ def test_urls_without_a_body_accept_64_kib(
         assert peer.response().status == status
 
 
+@pytest.mark.parametrize(("size", "status"), [(64 * MIB, 100), (64 * MIB + 1, 413)])
+def test_a_body_may_have_exactly_the_largest_size(server: WebProcess, caller: Caller, size: int, status: int) -> None:
+    with RawConnection(server.url) as peer:
+        headers = {"Content_Length": size, "Authorization": bearer(caller.secret), "Expect": "100-continue"}
+        peer.send_head("POST", "/v1/responses", **headers)
+        assert peer.response().status == status
+
+
 @pytest.mark.parametrize("path", ["/account/login/", "/admin/", "/nothing", "/readyz"])
 def test_pages_accept_64_kib_from_visitors(server: WebProcess, path: str) -> None:
     with RawConnection(server.url) as peer:
