@@ -261,6 +261,27 @@ def test_the_usage_of_a_run_that_was_ended_elsewhere_is_null_until_it_is_recorde
     assert len(records(api)) == 1
 
 
+def test_the_usage_of_earlier_turns_is_hidden_until_that_of_the_last_one_is_recorded(
+    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+) -> None:
+    script.then(calling(("box__echo", '{"text": "a"}'))).then(stream(chunk(content="The harbour"), gate := Gate()))
+    worker = make_worker(**BRIEF | {"LEASE_SECONDS": "30"})
+    response_id = reaching.create(model=script.model, input=QUESTION, background=True, tools=[tool(served)])["id"]
+    gate.wait_until_reached()
+    with worker.suspended():
+        assert cancel_run(
+            team_id=reaching.caller.team.pk,
+            actor="test",
+            response_id=response_id,
+            request=RequestInfo(request_id="req_test", client_request_id=""),
+        )
+        assert reaching.retrieve(response_id)["usage"] is None
+        assert len(records(reaching)) == 1
+    shown = eventually(lambda: reaching.retrieve(response_id)["usage"])
+    assert len(records(reaching)) == 2
+    assert (shown["input_tokens"], shown["output_tokens"]) == summed(reaching)
+
+
 def test_the_usage_of_a_cancelled_run_whose_process_died_is_recorded_in_the_end(
     api: Api, script: Script, make_worker: MakeWorker
 ) -> None:
