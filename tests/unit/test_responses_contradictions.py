@@ -200,6 +200,12 @@ def test_a_call_without_arguments_is_made(output: list[Any]) -> None:
     assert [call.arguments for call in result_of(BLANK_CALL, output=output).calls] == ["{}"]
 
 
+def test_a_call_without_arguments_may_be_named_at_its_end() -> None:
+    unnamed = added(0, function_call("", "") | {"call_id": None})
+    result = result_of(unnamed, done(0, function_call("search", "")), output=[])
+    assert [(call.name, call.arguments) for call in result.calls] == [("search", "{}")]
+
+
 def test_a_call_whose_arguments_came_before_it_and_nowhere_else_is_not_made() -> None:
     result = result_of(arguments_delta(0, ARGUED["arguments"]), BLANK_CALL, output=[])
     assert (result.finish, result.calls) == (Finish.ERROR, [])

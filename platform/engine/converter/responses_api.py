@@ -239,10 +239,9 @@ class ResponsesConverter(TurnConverter):
 
     def _done(self, index: Any, item: Body, events: list[Event]) -> None:
         segment = self._segment_of(index, item, events)
-        if segment is not None and self._awaits_text(index, segment, item):
-            self._blank.append(segment)
-            return
-        self._lost = {(place, cls) for place, cls in self._lost if place != index}
+        awaits_text = segment is not None and self._awaits_text(index, segment, item)
+        if not awaits_text:
+            self._lost = {(place, cls) for place, cls in self._lost if place != index}
         if self._whole_bound is not None:
             item = self._limited(item, self._whole_bound)
         if isinstance(segment, UpstreamMessage):
@@ -270,7 +269,10 @@ class ResponsesConverter(TurnConverter):
                 self._theirs[upstream_id] = segment
             events += self._queue.push(segment)
         if segment is not None:
-            segment.is_done = item.get("status") != "incomplete" and self._finish is not Finish.LENGTH
+            is_done = item.get("status") != "incomplete" and self._finish is not Finish.LENGTH
+            if awaits_text and is_done:
+                self._blank.append(segment)
+            segment.is_done = is_done and not awaits_text
             self._show(segment, events)
 
     def _awaits_text(self, index: Any, segment: Segment, item: Body) -> bool:
