@@ -126,7 +126,7 @@ def test_the_server_puts_all_apps_together() -> None:
 
 
 def test_the_layers_name_every_package() -> None:
-    """What imports upward is found by import-linter, which knows only packages that are listed."""
+    """Import-linter finds imports that point upward, but only of packages that its contract lists."""
     contracts = import_contracts()
     listed = set(contracts["importlinter"]["root_packages"].split())
     layers = set(contracts["importlinter:contract:apps"]["layers"].replace("|", " ").split())
