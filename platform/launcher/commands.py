@@ -57,10 +57,14 @@ SUMMARIES = {name: summary for group in GROUPS.values() for name, summary in gro
 
 
 class Parser(ArgumentParser):
-    """Parser of our own commands. A wrong argument is reported in one line, like every other error."""
+    """Parser of our own commands. A wrong argument is reported in one line, like every other error.
+
+    It refuses abbreviated options, as `django_commands` does for the commands of Django.
+    """
 
     def __init__(self, command: str, description: str | None = None) -> None:
-        super().__init__(prog=f"python3 manage.py {command}", description=description or SUMMARIES[command])
+        program = f"python3 manage.py {command}"
+        super().__init__(prog=program, description=description or SUMMARIES[command], allow_abbrev=False)
 
     # The decorator is in the standard library from Python 3.12 on.
     def error(self, message: str) -> NoReturn:  # type: ignore[explicit-override]

@@ -161,13 +161,14 @@ def _django(*, root: Path, argv: Sequence[str]) -> int:
     gc.disable()
     import django
     from django.core.exceptions import ImproperlyConfigured
-    from django.core.management import execute_from_command_line
+
+    from launcher.django_commands import CommandLine
 
     try:
         django.setup()
         if argv[1:2] not in (["web"], ["worker"]):
             gc.enable()
-        execute_from_command_line(list(argv))
+        CommandLine(list(argv)).execute()
     except ImproperlyConfigured as wrong:
         raise RefusedStart.of(wrong) from wrong
     return 0
