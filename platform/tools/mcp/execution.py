@@ -38,7 +38,7 @@ from responses.tools.approvals import GrantedApproval
 from tools.mcp import results
 from tools.mcp.catalogue import AvailableTool, ToolCatalogue
 from tools.mcp.servers import ListedTool, RemoteServer
-from tools.mcp.sessions import McpSessions, ServerFailed
+from tools.mcp.sessions import JsonRpcCode, McpSessions, ServerFailed
 
 KIND = "mcp"
 # Statuses that the client can act on, by sending other credentials: they become the status of its own request.
@@ -213,9 +213,9 @@ class McpTools(HostedTool):
             self._catalogue.add_listing(server, self._fresh[server.label])
         known = self._catalogue.find(call.name)
         if known is None:
-            raise ServerFailed(_GONE, code=-32602, kind="mcp_protocol_error")
+            raise ServerFailed.protocol(_GONE, JsonRpcCode.INVALID_PARAMS)
         if approved is not None and known.definition != approved.definition:
-            raise ServerFailed(_CHANGED, code=-32602, kind="mcp_protocol_error")
+            raise ServerFailed.protocol(_CHANGED, JsonRpcCode.INVALID_PARAMS)
         return known
 
     @override

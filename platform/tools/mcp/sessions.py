@@ -9,6 +9,7 @@ import importlib
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -54,6 +55,14 @@ class Timeouts:
     call: float = 120.0
 
 
+class JsonRpcCode(IntEnum):
+    """Error codes of JSON-RPC for failures that the platform finds itself."""
+
+    PARSE_ERROR = -32700
+    INVALID_PARAMS = -32602
+    SERVER_ERROR = -32000
+
+
 class ServerFailed(Exception):
     """A server did not do what was requested.
 
@@ -74,6 +83,26 @@ class ServerFailed(Exception):
         self.kind = kind
         self.status = status
         super().__init__(message)
+
+    @classmethod
+    def unusable(cls, message: str) -> "ServerFailed":
+        """Return the failure of a server that cannot be reached or whose answer cannot be used."""
+        return cls(message, code=httpx2.codes.BAD_GATEWAY)
+
+    @classmethod
+    def timed_out(cls, message: str) -> "ServerFailed":
+        """Return the failure of a server that did not answer in time."""
+        return cls(message, code=httpx2.codes.GATEWAY_TIMEOUT)
+
+    @classmethod
+    def blocked(cls, message: str) -> "ServerFailed":
+        """Return the failure of a server that this platform must not connect to."""
+        return cls(message, code=httpx2.codes.FORBIDDEN)
+
+    @classmethod
+    def protocol(cls, message: str, code: int) -> "ServerFailed":
+        """Return the failure of a request that reached the server, with a JSON-RPC error code."""
+        return cls(message, code=code, kind="mcp_protocol_error")
 
     def redacted(self, server: RemoteServer) -> "ServerFailed":
         """Return the failure without the credentials that were sent to the server."""
@@ -114,13 +143,13 @@ class McpSessions:
                     tools += page
                     size += len(orjson.dumps([tool.shown() for tool in page]))
                     if size > MAX_LIST_BYTES:
-                        raise ServerFailed("The tool list is too large.", code=502)
+                        raise ServerFailed.unusable("The tool list is too large.")
                     if len(tools) > MAX_TOOLS:
                         break
                     if cursor is None:
                         listing.note = f"{len(tools)} tools"
                         return tools
-                raise ServerFailed(f"The server lists more than {MAX_TOOLS} tools.", code=502)
+                raise ServerFailed.unusable(f"The server lists more than {MAX_TOOLS} tools.")
 
     async def call(self, server: RemoteServer, name: str, arguments: dict[str, Any]) -> "CallToolResult":
         """Call a tool once. Raises ServerFailed."""
@@ -231,11 +260,8 @@ class _McpSession:
             await self._ask(self._opened.list_tools())
             result = await self._ask(session.send_request(request, either))
         if isinstance(result, InputRequiredResult):
-            raise ServerFailed(
-                "The tool asked for user input during the call, which is not supported.",
-                code=-32000,
-                kind="mcp_protocol_error",
-            )
+            message = "The tool asked for user input during the call, which is not supported."
+            raise ServerFailed.protocol(message, JsonRpcCode.SERVER_ERROR)
         return result
 
     async def close(self) -> None:
@@ -359,13 +385,13 @@ async def _within(seconds: float) -> AsyncIterator[None]:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError:
-        raise ServerFailed(f"The server did not respond within {seconds:g} seconds.", code=504) from None
+        raise ServerFailed.timed_out(f"The server did not respond within {seconds:g} seconds.") from None
 
 
 def _failure(error: BaseException, failure_below: TransportFailure) -> ServerFailed:
     # Exception texts are not passed on, because they may contain URLs with secrets.
     if isinstance(failure_below.error, ApiError):
-        return ServerFailed(failure_below.error.message, code=403)
+        return ServerFailed.blocked(failure_below.error.message)
     if protocol_failure := _protocol_failure(_first(error)):
         return protocol_failure
     if failure_below.status is not None:
@@ -373,8 +399,8 @@ def _failure(error: BaseException, failure_below: TransportFailure) -> ServerFai
         message = f"Http status code: {failure_below.status} ({phrase})"
         return ServerFailed(message, code=failure_below.status, status=failure_below.status)
     if isinstance(failure_below.error, httpx2.TimeoutException):
-        return ServerFailed("The server did not respond in time.", code=504)
-    return ServerFailed("The connection to the server failed.", code=502)
+        return ServerFailed.timed_out("The server did not respond in time.")
+    return ServerFailed.unusable("The connection to the server failed.")
 
 
 def _protocol_failure(error: BaseException) -> ServerFailed | None:
@@ -385,13 +411,13 @@ def _protocol_failure(error: BaseException) -> ServerFailed | None:
         case MCPError(message=message) if message in _SDK_MESSAGES or message.startswith(_CONNECTION_LOST):
             return None
         case MCPError(message=message) if message.startswith(_TOO_LARGE):
-            return ServerFailed("The response is too large.", code=502)
+            return ServerFailed.unusable("The response is too large.")
         case MCPError(message=message, code=code):
-            return ServerFailed(message, code=code, kind="mcp_protocol_error")
+            return ServerFailed.protocol(message, code)
         case httpx2.SSEError():
-            return ServerFailed("The response is too large.", code=502)
+            return ServerFailed.unusable("The response is too large.")
         case ValidationError():
-            return ServerFailed("The response is not valid MCP.", code=-32700, kind="mcp_protocol_error")
+            return ServerFailed.protocol("The response is not valid MCP.", JsonRpcCode.PARSE_ERROR)
     return None
 
 
