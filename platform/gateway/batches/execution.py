@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from http import HTTPStatus
 from typing import Any
 
 import orjson
@@ -58,7 +59,7 @@ async def execute(claimed: ClaimedLine, body: bytes) -> LineResult:
         logger.exception("a batch line failed unexpectedly", extra={"line": claimed.id})
         return _error_result(ServerError(), request)
     return LineResult(
-        status_code=200,
+        status_code=HTTPStatus.OK,
         body=orjson.dumps(response).decode(),
         request_id=request.request_id,
         usage=_usage(response),

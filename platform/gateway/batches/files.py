@@ -30,6 +30,7 @@ from gateway.batches.requests import (
     MAX_BYTES,
     MAX_EMBEDDING_INPUTS,
     MAX_LINES,
+    BatchErrorCode,
     BatchInputLine,
     InvalidLine,
     parse_line,
@@ -76,7 +77,7 @@ class _Summary:
         """Count a valid line. Raises InvalidLine if it conflicts with the other lines of the batch."""
         if line.custom_id in self.custom_ids:
             raise InvalidLine(
-                "duplicate_custom_id",
+                BatchErrorCode.DUPLICATE_CUSTOM_ID,
                 "The 'custom_id' of this line is already used by another line. It must be unique in the batch.",
                 param="custom_id",
             )
@@ -99,9 +100,10 @@ async def read_input(job: Job) -> None:
     if file is not None and file.size <= MAX_BYTES:
         await run_in_thread(partial(_read, job, batch, await storage.open_content(file)))
         return
-    code, message = "invalid_request", f"The input file '{batch.input_file_id}' no longer exists."
+    code, message = BatchErrorCode.INVALID_REQUEST, f"The input file '{batch.input_file_id}' no longer exists."
     if file is not None:
-        code, message = "file_too_large", f"The input file is too large: the limit is {MAX_BYTES // 1024 // 1024} MiB."
+        code = BatchErrorCode.FILE_TOO_LARGE
+        message = f"The input file is too large: the limit is {MAX_BYTES // 1024 // 1024} MiB."
     await in_db_thread(lambda: _fail(job, [_error(InvalidLine(code, message, param="input_file_id"))]))
 
 
@@ -158,7 +160,7 @@ def _valid_lines(endpoint: str, summary: _Summary, content: "Content[bytes]") ->
         if summary.lines > MAX_LINES:
             message = f"The input file has more than {MAX_LINES} lines."
             summary.errors.clear()
-            summary.add_error(InvalidLine("too_many_tasks", message), number)
+            summary.add_error(InvalidLine(BatchErrorCode.TOO_MANY_TASKS, message), number)
             return
         # A file with too many lines is reported as such, so the lines are counted to the end.
         if len(summary.errors) >= _MAX_ERRORS:
@@ -166,7 +168,7 @@ def _valid_lines(endpoint: str, summary: _Summary, content: "Content[bytes]") ->
         # `readline` stopped at its limit, so the next one would start in the middle of this line.
         if len(raw) >= _MAX_LINE_BYTES:
             message = "This line exceeds the maximum size of a request body."
-            summary.add_error(InvalidLine("invalid_request", message), number)
+            summary.add_error(InvalidLine(BatchErrorCode.INVALID_REQUEST, message), number)
             return
         try:
             line = parse_line(raw, endpoint=endpoint)
@@ -176,7 +178,7 @@ def _valid_lines(endpoint: str, summary: _Summary, content: "Content[bytes]") ->
         else:
             yield line
     if not summary.lines:
-        summary.add_error(InvalidLine("empty_batch", "The input file has no lines."))
+        summary.add_error(InvalidLine(BatchErrorCode.EMPTY_BATCH, "The input file has no lines."))
 
 
 def _validating(job: Job) -> "QuerySet[Batch]":
@@ -299,6 +301,6 @@ def postpone(job: Job, error: Exception) -> None:
         since = (batch.finalizing_at or batch.cancelling_at) if batch else None
         if since is not None and since + storage.BATCH_LIFETIME <= now():
             message = "The results could not be stored for so long that they have expired."
-            _close(job, BatchStatus.FAILED, errors=[_error(InvalidLine("results_not_stored", message))])
+            _close(job, BatchStatus.FAILED, errors=[_error(InvalidLine(BatchErrorCode.RESULTS_NOT_STORED, message))])
         else:
             queue.postpone(job, reason=reason[:200])

@@ -1,6 +1,7 @@
 """Validation of `POST /v1/batches` and of the lines of input files. The error codes of lines are OpenAI's."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated, Literal
 
 import orjson
@@ -52,10 +53,25 @@ class BatchInputLine:
     inputs: int
 
 
+class BatchErrorCode(StrEnum):
+    """Codes in the `errors` of a batch."""
+
+    DUPLICATE_CUSTOM_ID = "duplicate_custom_id"
+    EMPTY_BATCH = "empty_batch"
+    FILE_TOO_LARGE = "file_too_large"
+    INVALID_JSON_LINE = "invalid_json_line"
+    INVALID_REQUEST = "invalid_request"
+    INVALID_URL = "invalid_url"
+    MISSING_PARAMETER = "missing_required_parameter"
+    RESULTS_NOT_STORED = "results_not_stored"
+    STREAMING_UNSUPPORTED = "streaming_unsupported"
+    TOO_MANY_TASKS = "too_many_tasks"
+
+
 class InvalidLine(Exception):
     """A line of an input file is invalid."""
 
-    def __init__(self, code: str, message: str, *, param: str | None = None) -> None:
+    def __init__(self, code: BatchErrorCode, message: str, *, param: str | None = None) -> None:
         self.code = code
         self.message = message
         self.param = param
@@ -65,7 +81,7 @@ class InvalidLine(Exception):
 def too_many_inputs() -> InvalidLine:
     """Return the error of a batch with more embedding inputs than allowed."""
     message = f"The batch has more than {MAX_EMBEDDING_INPUTS} embedding inputs."
-    return InvalidLine("too_many_tasks", message, param="body.input")
+    return InvalidLine(BatchErrorCode.TOO_MANY_TASKS, message, param="body.input")
 
 
 def parse_line(raw: bytes, *, endpoint: str) -> BatchInputLine:
@@ -74,32 +90,32 @@ def parse_line(raw: bytes, *, endpoint: str) -> BatchInputLine:
     try:
         values = orjson.loads(raw)
     except orjson.JSONDecodeError as broken:
-        raise InvalidLine("invalid_json_line", "This line is not parseable as valid JSON.") from broken
+        raise InvalidLine(BatchErrorCode.INVALID_JSON_LINE, "This line is not parseable as valid JSON.") from broken
     if not isinstance(values, dict) or is_too_deep(values, raw):
-        raise InvalidLine("invalid_json_line", "This line is not a JSON object, or is nested too deeply.")
+        raise InvalidLine(BatchErrorCode.INVALID_JSON_LINE, "This line is not a JSON object, or is nested too deeply.")
     for name in _KEYS:
         if values.get(name) is None:
             raise _missing(name)
     for name in values:
         if name not in _KEYS:
-            raise InvalidLine("invalid_request", f"Unknown parameter: '{name[:64]}'.", param=name[:64])
+            raise InvalidLine(BatchErrorCode.INVALID_REQUEST, f"Unknown parameter: '{name[:64]}'.", param=name[:64])
     custom_id, body = values["custom_id"], values["body"]
     if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID or "\x00" in custom_id:
         raise InvalidLine(
-            "invalid_request",
+            BatchErrorCode.INVALID_REQUEST,
             f"Invalid 'custom_id': expected a string of 1 to {MAX_CUSTOM_ID} characters.",
             param="custom_id",
         )
     if values["method"] != "POST":
-        raise InvalidLine("invalid_request", "Invalid 'method': only 'POST' is supported.", param="method")
+        raise InvalidLine(BatchErrorCode.INVALID_REQUEST, "Invalid 'method': only 'POST' is supported.", param="method")
     if values["url"] != endpoint:
         raise InvalidLine(
-            "invalid_url",
+            BatchErrorCode.INVALID_URL,
             f"The 'url' of this line does not match the endpoint of the batch, '{endpoint}'.",
             param="url",
         )
     if not isinstance(body, dict):
-        raise InvalidLine("invalid_request", "Invalid 'body': expected an object.", param="body")
+        raise InvalidLine(BatchErrorCode.INVALID_REQUEST, "Invalid 'body': expected an object.", param="body")
     model, given = body.get("model"), body.get("input")
     # An embedding input is a text or a list of token numbers, or a list of either.
     several = given if isinstance(given, list) and given and isinstance(given[0], str | list) else [given]
@@ -111,7 +127,9 @@ def parse_line(raw: bytes, *, endpoint: str) -> BatchInputLine:
         raise _missing("body.model")
     # No client is connected that could read a stream.
     if body.get("stream") is True:
-        raise InvalidLine("streaming_unsupported", "Streaming is not supported in batches.", param="body.stream")
+        raise InvalidLine(
+            BatchErrorCode.STREAMING_UNSUPPORTED, "Streaming is not supported in batches.", param="body.stream"
+        )
     return BatchInputLine(
         custom_id=custom_id,
         body=orjson.dumps(body).decode(),
@@ -121,4 +139,4 @@ def parse_line(raw: bytes, *, endpoint: str) -> BatchInputLine:
 
 
 def _missing(param: str) -> InvalidLine:
-    return InvalidLine("missing_required_parameter", f"Missing required parameter: '{param}'.", param=param)
+    return InvalidLine(BatchErrorCode.MISSING_PARAMETER, f"Missing required parameter: '{param}'.", param=param)
