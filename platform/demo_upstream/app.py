@@ -11,7 +11,7 @@ from aiohttp import web
 
 from demo_upstream import audio, embeddings, images, models, prompts
 from demo_upstream.answer import Answer
-from demo_upstream.errors import DemoApiError
+from demo_upstream.errors import Code, DemoApiError
 from demo_upstream.request import parse_chat, parse_completion, parse_embeddings
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -21,6 +21,8 @@ LARGEST_BODY = 128 * 1024 * 1024
 PATIENCE = 0.1
 # Load tests connect many clients at the same moment.
 BACKLOG = 1024
+# nginx's status for requests whose client has disconnected.
+_CLIENT_CLOSED_REQUEST = 499
 
 
 def create_app() -> web.Application:
@@ -74,7 +76,7 @@ async def _envelopes(request: web.Request, handler: Handler) -> web.StreamRespon
         return DemoApiError(f"{error.reason}: {request.method} {request.path}", status=error.status).response()
     except ConnectionError:
         # The client has disconnected, but aiohttp requires a response.
-        return web.Response(status=499)
+        return web.Response(status=_CLIENT_CLOSED_REQUEST)
 
 
 async def _health(_request: web.Request) -> web.Response:
@@ -94,7 +96,7 @@ async def _chat(request: web.Request) -> web.StreamResponse:
     chat = parse_chat(await request.read())
     model = models.find(chat.model)
     if model.base in models.SILENT:
-        raise DemoApiError(f"'{chat.model}' does not chat.", param="model", code="unsupported_value")
+        raise DemoApiError(f"'{chat.model}' does not chat.", param="model", code=Code.UNSUPPORTED_VALUE)
     answer = Answer(chat, model)
     if not chat.stream:
         # A single body takes as long as streaming its words.
@@ -140,7 +142,7 @@ async def _complete(request: web.Request) -> web.StreamResponse:
     wanted = parse_completion(await request.read())
     model = models.find(wanted.model)
     if model.base in models.SILENT:
-        raise DemoApiError(f"'{wanted.model}' does not complete prompts.", param="model", code="unsupported_value")
+        raise DemoApiError(f"'{wanted.model}' does not complete prompts.", param="model", code=Code.UNSUPPORTED_VALUE)
     if not wanted.stream:
         return _json(prompts.body(wanted, model, created=int(time.time())))
     response = await _event_stream(request)

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from demo_upstream import tokens
-from demo_upstream.errors import DemoApiError
+from demo_upstream.errors import Code, DemoApiError
 
 _RATE = 8000
 _WORD_SECONDS, _GAP_SECONDS = 0.15, 0.05
@@ -50,7 +50,9 @@ def speak(fields: Mapping[str, Any]) -> Speech:
         raise DemoApiError("Missing required parameter: 'input'.", param="input")
     if kind not in _FORMATS:
         raise DemoApiError(
-            f"The demo model speaks 'wav' and 'pcm', not '{kind}'.", param="response_format", code="unsupported_value"
+            f"The demo model speaks 'wav' and 'pcm', not '{kind}'.",
+            param="response_format",
+            code=Code.UNSUPPORTED_VALUE,
         )
     samples = b"".join(map(_tone, text.split()[:_MOST_WORDS]))
     if kind == "wav":
@@ -98,7 +100,9 @@ class Transcript:
                 return "text/plain", f"1\n00:00:00,000 --> {_clock(length, ',')}\n{self.text}\n"
             case "vtt":
                 return "text/plain", f"WEBVTT\n\n00:00:00.000 --> {_clock(length, '.')}\n{self.text}\n"
-        raise DemoApiError(f"The demo model has no format '{kind}'.", param="response_format", code="unsupported_value")
+        raise DemoApiError(
+            f"The demo model has no format '{kind}'.", param="response_format", code=Code.UNSUPPORTED_VALUE
+        )
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Yield the transcript as the data of server-sent events."""

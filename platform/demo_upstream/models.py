@@ -11,9 +11,10 @@ demo-transcribe             transcribes: says how much audio it got, without und
 """
 
 import re
+from http import HTTPStatus
 from typing import NamedTuple
 
-from demo_upstream.errors import DemoApiError
+from demo_upstream.errors import Code, DemoApiError
 
 DEFAULT_PACE_MS = 10
 PACED = re.compile(r"(?P<base>.+?)(?:-d(?P<pace>\d{1,5}))?")
@@ -34,7 +35,9 @@ def find(name: str) -> DemoModel:
     """Return the model of a name. Raises a 404 DemoApiError for an unknown name."""
     parts = PACED.fullmatch(name)
     if parts is None or parts["base"] not in LISTED:
-        raise DemoApiError(f"The model '{name}' does not exist.", status=404, param="model", code="model_not_found")
+        raise DemoApiError(
+            f"The model '{name}' does not exist.", status=HTTPStatus.NOT_FOUND, param="model", code=Code.MODEL_NOT_FOUND
+        )
     return DemoModel(base=parts["base"], pace=int(parts["pace"] or DEFAULT_PACE_MS) / 1000)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
-from demo_upstream.errors import DemoApiError, first_defect
+from demo_upstream.errors import Code, DemoApiError, first_defect
 
 Body = TypeVar("Body", bound=BaseModel)
 Role = Literal["system", "developer", "user", "assistant", "tool"]
@@ -277,36 +277,36 @@ def parse_chat(body: bytes) -> DemoChatRequest:
     named = choice.function.name if choice is not None and choice.function is not None else None
     names = [tool.function.name for tool in chat.tools or ()]
     defects = (
-        (chat.n not in (None, 1), "n", "unsupported_value", "The demo model gives one answer: 'n' must be 1."),
+        (chat.n not in (None, 1), "n", Code.UNSUPPORTED_VALUE, "The demo model gives one answer: 'n' must be 1."),
         (
             chat.max_tokens is not None and chat.max_completion_tokens is not None,
             "max_tokens",
-            "invalid_parameter_combination",
+            Code.INVALID_PARAMETER_COMBINATION,
             "Set 'max_tokens' or 'max_completion_tokens', not both.",
         ),
         (
             chat.stream_options is not None and not chat.stream,
             "stream_options",
-            "invalid_value",
+            Code.INVALID_VALUE,
             "'stream_options' needs 'stream': true.",
         ),
         (
             chat.top_logprobs is not None and not chat.logprobs,
             "top_logprobs",
-            "invalid_value",
+            Code.INVALID_VALUE,
             "'top_logprobs' needs 'logprobs': true.",
         ),
         (
             wanted is not None and wanted.type == "json_schema" and wanted.json_schema is None,
             no_schema,
-            "missing_required_parameter",
+            Code.MISSING_REQUIRED_PARAMETER,
             f"Missing required parameter: '{no_schema}'.",
         ),
-        (choice is not None and not names, "tool_choice", "invalid_value", "'tool_choice' needs 'tools'."),
+        (choice is not None and not names, "tool_choice", Code.INVALID_VALUE, "'tool_choice' needs 'tools'."),
         (
             choice is not None and choice.type == "function" and named not in names,
             "tool_choice",
-            "invalid_value",
+            Code.INVALID_VALUE,
             "'tool_choice' names no offered function.",
         ),
     )
@@ -332,10 +332,12 @@ def _check_tool_messages(messages: list[DemoMessage]) -> None:
         if message is not None and message.role == "tool":
             if message.tool_call_id not in waiting:
                 raise DemoApiError(
-                    "A tool message must answer a preceding tool call.", param=param, code="invalid_value"
+                    "A tool message must answer a preceding tool call.", param=param, code=Code.INVALID_VALUE
                 )
             waiting.discard(message.tool_call_id)
         elif waiting:
-            raise DemoApiError(f"No tool message answers the call {min(waiting)}.", param=param, code="invalid_value")
+            raise DemoApiError(
+                f"No tool message answers the call {min(waiting)}.", param=param, code=Code.INVALID_VALUE
+            )
         elif message is not None:
             waiting = {call.id for call in message.calls}

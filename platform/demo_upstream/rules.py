@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from demo_upstream import arithmetic, schema, tools
-from demo_upstream.errors import DemoApiError
+from demo_upstream.errors import Code, DemoApiError
 from demo_upstream.models import DemoModel
 from demo_upstream.request import DemoChatRequest
 from demo_upstream.schema import Fill, UnfillableError
@@ -129,7 +129,7 @@ def fills_the_schema(chat: DemoChatRequest) -> Reply | None:
         raise DemoApiError(
             f"The demo model cannot fill this schema: {reason}.",
             param="response_format.json_schema.schema",
-            code="invalid_json_schema",
+            code=Code.INVALID_JSON_SCHEMA,
         ) from reason
     return Reply(json.dumps(document, ensure_ascii=False), is_json=True)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from demo_upstream import schema
-from demo_upstream.errors import DemoApiError
+from demo_upstream.errors import Code, DemoApiError
 from demo_upstream.request import Function
 from demo_upstream.schema import Fill, UnfillableError
 from demo_upstream.text_values import TextValues
@@ -62,7 +62,7 @@ def call(function: Function, *, words: str, around: str = "") -> DemoCall:
         raise DemoApiError(
             f"The demo model cannot call '{function.name}': {reason}.",
             param="tools",
-            code="invalid_function_parameters",
+            code=Code.INVALID_FUNCTION_PARAMETERS,
         ) from reason
     # Not orjson: its compact output would be one word and therefore a single delta.
     return DemoCall(name=function.name, arguments=json.dumps(filled, ensure_ascii=False))
