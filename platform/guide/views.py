@@ -8,6 +8,7 @@ import threading
 import time
 from functools import cache
 from hashlib import sha256
+from http import HTTPStatus
 from pathlib import Path
 
 from django.conf import settings
@@ -42,19 +43,20 @@ def page(request: HttpRequest, path: str) -> HttpResponseBase:
     site = _site()
     if site is None:
         text = "The documentation is being built. Try again in a few seconds.\n"
-        return HttpResponse(text, status=503, content_type="text/plain", headers={"Retry-After": str(_RETRY_SECONDS)})
+        headers = {"Retry-After": str(_RETRY_SECONDS)}
+        return HttpResponse(text, status=HTTPStatus.SERVICE_UNAVAILABLE, content_type="text/plain", headers=headers)
     found = _files(site).get(path)
     if found is None:
         missing = _files(site).get("404.html")
         if missing is None:
             raise Http404
-        return _response(missing, status=404)
+        return _response(missing, status=HTTPStatus.NOT_FOUND)
     response = _response(found)
     conditional = get_conditional_response(request, etag=response["ETag"], response=response)
     return conditional or response
 
 
-def _response(file: Path, *, status: int = 200) -> HttpResponse:
+def _response(file: Path, *, status: HTTPStatus = HTTPStatus.OK) -> HttpResponse:
     content = file.read_bytes()
     kind = _TYPES.get(file.suffix) or mimetypes.guess_type(file.name)[0] or "application/octet-stream"
     headers = {

@@ -26,8 +26,9 @@ from tenants.console.viewer import Viewer, lacks_second_factor, viewer_of
 logger = logging.getLogger(__name__)
 # How long a socket may outlive a sign-out or a lost role.
 CHECK_SECONDS = 10.0
-# Private close codes: 4000 plus the corresponding HTTP status.
 DONE = 1000
+BROKEN = 1011
+# Private close codes: 4000 plus the corresponding HTTP status.
 NOT_SIGNED_IN = 4401
 NOT_ALLOWED = 4403
 CHANGED = 4409
@@ -99,7 +100,7 @@ class AdminSocket(AsyncWebsocketConsumer):
         # The boundary of the connection: without a close code the page would wait instead of reconnecting.
         except Exception:
             logger.exception("serving a live page failed")
-            await self.close(code=1011)
+            await self.close(code=BROKEN)
 
     async def _check(self) -> None:
         while True:

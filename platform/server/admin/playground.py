@@ -6,6 +6,7 @@ in the answer to one POST and in the memory of the page. Requests are stored and
 
 import json
 from datetime import timedelta
+from http import HTTPStatus
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
@@ -105,7 +106,7 @@ def revoke(request: HttpRequest) -> HttpResponse:
     if key is None:
         raise Http404
     services.revoke_key(key=key, actor=actor(request))
-    return HttpResponse(status=204)
+    return HttpResponse(status=HTTPStatus.NO_CONTENT)
 
 
 @page("playground/render/", name="playground_render", viewers=CONTRIBUTORS)

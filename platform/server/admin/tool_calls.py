@@ -8,7 +8,7 @@ from django.contrib.admin import display, register
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import F, Func, IntegerField, QuerySet
 from django.db.models.functions import Length, Substr
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseForbidden
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.decorators import method_decorator
@@ -159,7 +159,7 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
     def charts_view(self, request: HttpRequest) -> HttpResponse:
         """Render the charts for the filters of the list, loaded after the page. Read from the hourly sums."""
         if not self.has_view_permission(request):
-            return HttpResponse(status=403)
+            return HttpResponseForbidden()
         span = TimeFilter(
             ToolCall._meta.get_field("started_at"),  # noqa: SLF001 - Django's documented API for models
             request,

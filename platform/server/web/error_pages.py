@@ -9,7 +9,7 @@ from django.shortcuts import render
 from django.views.defaults import server_error as broken
 
 from core.db.database import is_unavailable
-from core.errors import DATABASE_LOST, ApiError, LimitsUnavailable, retry_headers
+from core.errors import DATABASE_LOST, ApiError, BadRequest, LimitsUnavailable, retry_headers
 from core.http.rendering import error_response
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     logger.warning("the request is refused: %s", exception, extra={"path": request.path})
     # Scanners send such requests all the time; Django would log an error with a traceback for each.
     # Without the request: context processors read the host again, which is then an error 500.
-    return _logged(render(None, "400.html", status=400))
+    return _logged(render(None, "400.html", status=BadRequest.status))
 
 
 def _logged(answer: HttpResponse) -> HttpResponse:

@@ -5,6 +5,7 @@ import mmap
 import struct
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from http import HTTPStatus
 from typing import Any
 
 import psycopg
@@ -132,7 +133,7 @@ def _reasons() -> list[str]:
 
 
 def _not_ready(reasons: list[str]) -> HttpResponse:
-    answer = JsonResponse({"status": "not ready", "reasons": reasons}, status=503)
+    answer = JsonResponse({"status": "not ready", "reasons": reasons}, status=HTTPStatus.SERVICE_UNAVAILABLE)
     # Not an error for the log: probes ask every moment while a process starts.
     answer._has_been_logged = True  # type: ignore[attr-defined]  # noqa: SLF001 - Django's own mark
     return answer
@@ -147,18 +148,21 @@ def metrics(request: HttpRequest) -> HttpResponse:
     """Respond with the metrics of the web processes in Prometheus' text format, if the client may read them."""
     if settings.METRICS_TOKEN:
         if not metrics_server.has_token(request.headers.get("authorization", "")):
-            return HttpResponse("METRICS_TOKEN is required.\n", status=401, content_type="text/plain")
+            return _refused("METRICS_TOKEN is required.", HTTPStatus.UNAUTHORIZED)
     elif settings.METRICS_PORT:
-        return HttpResponse("The metrics have a port of their own.\n", status=404, content_type="text/plain")
+        return _refused("The metrics have a port of their own.", HTTPStatus.NOT_FOUND)
     elif not metrics_server.is_local(
         request.META.get("REMOTE_ADDR", ""),
         # Behind a proxy on this machine that adds no header, all clients would be local.
         is_forwarded=settings.TRUSTED_PROXIES > 0 or any(name in request.headers for name in _FORWARDED),
     ):
-        text = "Only clients on this machine may read the metrics, and none behind proxies (TRUSTED_PROXIES). "
-        text += "Set METRICS_TOKEN or METRICS_PORT for others.\n"
-        return HttpResponse(text, status=403, content_type="text/plain")
+        text = "Only clients on this machine may read the metrics, and none behind proxies (TRUSTED_PROXIES)."
+        return _refused(f"{text} Set METRICS_TOKEN or METRICS_PORT for others.", HTTPStatus.FORBIDDEN)
     return HttpResponse(metrics_server.exposition(of_system=True), content_type=CONTENT_TYPE_LATEST)
+
+
+def _refused(reason: str, status: HTTPStatus) -> HttpResponse:
+    return HttpResponse(f"{reason}\n", status=status, content_type="text/plain")
 
 
 def _database() -> str | None:

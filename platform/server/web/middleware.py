@@ -58,6 +58,6 @@ class MethodNotAllowedMiddleware:
         error = MethodNotAllowed(request.method or "", request.path, allowed=response["Allow"].split(", "))
         if "text/html" not in request.headers.get("Accept", ""):
             return error_response(error)
-        page = render(request, "405.html", {"message": error.message}, status=405)
+        page = render(request, "405.html", {"message": error.message}, status=error.status)
         page["Allow"] = response["Allow"]
         return page

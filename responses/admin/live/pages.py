@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 from django.contrib import messages
@@ -112,7 +113,7 @@ def run_action(request: HttpRequest, response_id: str, name: str) -> HttpRespons
     message = f"{response.pk} {action.outcome}." if is_done else f"{response.pk} {refusal or 'has already ended'}."
     # The dialog of the page sends the form by script and shows the message itself.
     if request.headers.get("X-Requested-With") == "fetch":
-        return JsonResponse({"message": message}, status=200 if is_done else 409)
+        return JsonResponse({"message": message}, status=HTTPStatus.OK if is_done else HTTPStatus.CONFLICT)
     (messages.success if is_done else messages.warning)(request, message)
     return HttpResponseRedirect(reverse("console:live"))
 
