@@ -20,6 +20,7 @@ import orjson
 from conversations.items import StoredItem, plain_text
 from core import egress
 from core.errors import (
+    SERVER_ERROR,
     ApiError,
     ContentFlagged,
     Failure,
@@ -192,7 +193,7 @@ async def _moderate(
 
 
 def _error_result(message: str, *, code: str | None = None) -> ModerationResult:
-    return {"type": "error", "code": code or "server_error", "message": message}
+    return {"type": "error", "code": code or SERVER_ERROR, "message": message}
 
 
 def _flagged_categories(result: ModerationResult) -> list[str]:

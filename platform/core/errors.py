@@ -21,6 +21,9 @@ class ErrorDetail(TypedDict):
     code: str | None
 
 
+SERVER_ERROR = "server_error"
+"""Code of failures that a client cannot avoid, and of errors without a code where one is required."""
+
 FINAL = {"x-should-retry": "false"}
 """Headers of an error that a retry would get again; without them, SDKs retry after 408, 409, 429 and 5xx."""
 
@@ -324,12 +327,12 @@ class RequestRejected(BadRequest):
 
     codes = {
         **dict.fromkeys(UPSTREAM_REJECTIONS, "The model's server rejected the request."),
-        "model_not_found": "The model's server does not know the model.",
         "content_policy_violation": "A guardrail flagged the content.",
     }
 
 
 InvalidPrompt = _coded(RequestRejected, "invalid_prompt", "The model's server rejected the request.")
+ModelRejected = _coded(RequestRejected, "model_not_found", "The requested model does not exist.", param="model")
 
 
 class Unauthorized(ApiError):
@@ -497,8 +500,8 @@ class RequestTooLargeForLimit(RateLimited):
 class ServerError(ApiError):
     """The server had an error while processing your request."""
 
-    type = "server_error"
-    default_code = "server_error"
+    type = SERVER_ERROR
+    default_code = SERVER_ERROR
 
 
 class UpstreamError(ServerError):
@@ -521,7 +524,7 @@ class Overloaded(ApiError):
 
 
 UpstreamUnavailable = _coded(
-    Overloaded, "server_error", "The model's server cannot be reached or does not answer in time."
+    Overloaded, SERVER_ERROR, "The model's server cannot be reached or does not answer in time."
 )
 
 ShuttingDown = _coded(
@@ -556,7 +559,7 @@ class Failure:
     def of(cls, error: ApiError, *, general: str = "", status: int | None = None) -> "Failure":
         """Return the failure for an error; `status` replaces the error's status for JSON requests."""
         return cls(
-            code=error.code or "server_error",
+            code=error.code or SERVER_ERROR,
             message=error.message,
             general=general,
             param=error.param,
@@ -573,7 +576,7 @@ class Failure:
             PriceUnknown: InvalidPrompt,
         }
         kind = next((kind for refused, kind in kinds.items() if isinstance(error, refused)), RateLimited)
-        return replace(cls.of(error), code=kind.default_code or "server_error")
+        return replace(cls.of(error), code=kind.default_code or SERVER_ERROR)
 
     def as_api_error(self) -> ApiError:
         """Return the failure as an API error, for requests whose response has not begun."""

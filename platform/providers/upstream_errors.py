@@ -16,12 +16,13 @@ import regex
 
 from core.errors import (
     FINAL,
+    SERVER_ERROR,
     UPSTREAM_REJECTIONS,
     ApiError,
     ContentFlagged,
     ContextTooLong,
     Failure,
-    ModelNotFound,
+    ModelRejected,
     Overloaded,
     RateLimited,
     RequestRejected,
@@ -340,7 +341,7 @@ def failure_from_error(error: object) -> Failure:
     """
     report = error if isinstance(error, ErrorReport) else parse_error(error)
     failure = _failure(report, report.status)
-    if failure.code != "server_error" or _kind(report, report.status) is not _Kind.SERVER:
+    if failure.code != SERVER_ERROR or _kind(report, report.status) is not _Kind.SERVER:
         return failure
     return _quoting(UpstreamError, failure.message, _without_addresses(report.message))
 
@@ -398,8 +399,7 @@ def _failure(report: ErrorReport, status: int | None, *, headers: Mapping[str, s
             # A misconfiguration of this platform, hence not a 401 for the client.
             return Failure.of(UpstreamError("The model's server rejected this platform's credentials."))
         case _Kind.MODEL:
-            text = "The requested model does not exist."
-            return Failure.of(RequestRejected(text, param="model", code=ModelNotFound.default_code))
+            return Failure.of(ModelRejected())
         case _Kind.CONTEXT:
             text = "The input is too long for the model."
             return _quoting(ContextTooLong, text, report.message)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from http import HTTPStatus
 from io import BytesIO
 
 import orjson
@@ -76,7 +77,9 @@ class OtherTables:
             at = response.ended_at or self._at
             failures = [self._failed_attempt(at)] if self._rng.random() < 0.2 else []
             delivered_at = at + timedelta(seconds=40 * len(failures) + 1)
-            last = AttemptResult(at=delivered_at, milliseconds=self._rng.randrange(20, 400), status=204)
+            last = AttemptResult(
+                at=delivered_at, milliseconds=self._rng.randrange(20, 400), status=HTTPStatus.NO_CONTENT
+            )
             row = self._delivery(good, response, [*failures, last])
             row.state, row.delivered_at, row.next_attempt_at = DeliveryState.DELIVERED, delivered_at, None
             rows.append(row)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
+from http import HTTPStatus
 from itertools import islice
 from random import Random
 from typing import Any, Self
@@ -252,7 +253,7 @@ class SeedRun:
         if "failure" in turn:
             converter.fail(turn["failure"])
         events += converter.interrupt() if ends else converter.end(done=True)
-        attempt = Attempt(began=started, status=200, request_id=new_id("chatcmpl").replace("_", "-"))
+        attempt = Attempt(began=started, status=HTTPStatus.OK, request_id=new_id("chatcmpl").replace("_", "-"))
         result = converter.result(interrupted=bool(ends), attempts=[attempt])
         result = replace(result, first_token_at=first)
         usage = result.usage or Usage(

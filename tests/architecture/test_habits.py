@@ -91,3 +91,25 @@ def test_loop_variables_are_nouns() -> None:
     ]
     names = [(name, part.id) for name, target in targets for part in ast.walk(target) if isinstance(part, ast.Name)]
     assert [(name, variable) for name, variable in names if variable in vague] == []
+
+
+def test_codes_and_statuses_of_errors_have_names() -> None:
+    literals = [
+        f"{path}:{call.lineno}"
+        for name, path in modules().items()
+        if name != "core.errors"
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and any(map(_is_literal_code, call.keywords))
+    ]
+    assert not literals, "write them into a table, such as `core.errors`, or use `HTTPStatus`"
+
+
+def _is_literal_code(argument: ast.keyword) -> bool:
+    """Return true for arguments such as `code="not_found"` and `status=404`; `status="failed"` is that of a run."""
+    kinds = {"code": (str, int), "status": (int,), "status_code": (int,)}.get(argument.arg or "", ())
+    match argument.value:
+        case ast.IfExp(body=first, orelse=second) | ast.BoolOp(values=[first, second]):
+            values: tuple[ast.expr, ...] = (first, second)
+        case ast.UnaryOp(operand=value) | value:
+            values = (value,)
+    return any(isinstance(value, ast.Constant) and type(value.value) in kinds for value in values)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from typing_extensions import override
 
 from conversations.items import ImageGenerationCall, InputImage, InputMessage, StoredItem
-from core.errors import ApiError
+from core.errors import SERVER_ERROR, ApiError
 from core.ids import new_id
 from engine.attachments import AttachmentImage, Attachments, all_parts, attachment_key
 from engine.calls.outcomes import ToolLimits, ToolResult, parse_object
@@ -39,6 +39,8 @@ class ImageGenerator(Protocol):
 
 class _InvalidImageCall(Exception):
     """The call cannot be made as requested. The message is for the model."""
+
+    code = "invalid_request"
 
 
 class ImageGenerationTool(HostedTool):
@@ -94,9 +96,9 @@ class ImageGenerationTool(HostedTool):
             request = await self._build_request(call)
             image = await self._generator.generate(request, lambda index, part: self._partial(call, index, part))
         except _InvalidImageCall as error:
-            return _failed(str(error), code="invalid_request")
+            return _failed(str(error), code=error.code)
         except ApiError as error:
-            return _failed(error.message, code=error.code or "server_error")
+            return _failed(error.message, code=error.code or SERVER_ERROR)
         public_settings = {name: value for name, value in image.settings.items() if name in _PUBLIC_SETTINGS}
         revised = {"revised_prompt": image.revised_prompt} if image.revised_prompt else {}
         fields = {**public_settings, **revised, "result": image.content}

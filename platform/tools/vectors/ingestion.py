@@ -21,7 +21,7 @@ from conversations.models import File
 from core.clock import shared_now
 from core.compute.pool import of_team
 from core.db.db_threads import in_db_thread
-from core.errors import ApiError, BadRequest, FileTooLarge, InvalidFile, UnsupportedFile
+from core.errors import SERVER_ERROR, ApiError, BadRequest, FileTooLarge, InvalidFile, UnsupportedFile
 from core.work.leases import HAS_EXPIRED, STEP_BY_INDEX, Claim, expired_before
 from core.work.work_queue import WorkLoop
 from providers.clients import UpstreamFailed
@@ -86,10 +86,23 @@ class ClaimedFile(Claim):
 class _IngestionError(Exception):
     """The file cannot be ingested, now or later. `code` and `message` become its `last_error`."""
 
-    def __init__(self, code: str, message: str) -> None:
-        self.code = code
+    code = SERVER_ERROR
+
+    def __init__(self, message: str) -> None:
         self.message = message
         super().__init__(message)
+
+
+class _InvalidFile(_IngestionError):
+    """The file is broken or was deleted."""
+
+    code = "invalid_file"
+
+
+class _UnsupportedFile(_IngestionError):
+    """Files of this type cannot be read."""
+
+    code = "unsupported_file"
 
 
 class Ingestion(WorkLoop[ClaimedFile]):
@@ -132,7 +145,7 @@ class Ingestion(WorkLoop[ClaimedFile]):
 
     @override
     async def execute(self, claim: ClaimedFile) -> None:
-        unknown_reason = _IngestionError("server_error", "The file could not be processed.")
+        unknown_reason = _IngestionError("The file could not be processed.")
         if claim.attempt > _MAX_ATTEMPTS:
             # The workers before recorded nothing, so they have died, perhaps because of this file.
             await in_db_thread(partial(_fail, claim, unknown_reason))
@@ -192,11 +205,11 @@ async def _passages(claim: ClaimedFile) -> list[str]:
                 raw, filename=claim.file.filename, content_type=claim.file.content_type, waits=True
             )
     except FileNotFoundError as error:
-        raise _IngestionError("invalid_file", "The file was deleted.") from error
+        raise _InvalidFile("The file was deleted.") from error
     except UnsupportedFile as error:
-        raise _IngestionError("unsupported_file", error.message) from error
+        raise _UnsupportedFile(error.message) from error
     except (InvalidFile, FileTooLarge) as error:
-        raise _IngestionError("invalid_file", error.message) from error
+        raise _InvalidFile(error.message) from error
     return await asyncio.to_thread(
         lambda: passages(text, most_tokens=entry.chunk_tokens, overlap_tokens=entry.overlap_tokens)
     )
@@ -205,7 +218,7 @@ async def _passages(claim: ClaimedFile) -> list[str]:
 async def _embed(claim: ClaimedFile, texts: Sequence[str]) -> list[Vector]:
     entry = claim.entry
     if not claim.model:
-        raise _IngestionError("server_error", "No embedding model is configured for vector stores.")
+        raise _IngestionError("No embedding model is configured for vector stores.")
     account = UsageAccount(
         team_id=entry.team_id, key_id=entry.api_key_id or "", object_id=entry.store_id, request_id=entry.request_id
     )
@@ -223,9 +236,7 @@ def _finish(claim: ClaimedFile, texts: Sequence[str], vectors: Sequence[Vector])
         ):
             return
         if store.dimensions not in {None, len(vectors[0])} or store.embedding_model not in {"", claim.model}:
-            raise _IngestionError(
-                "server_error", "The embedding model does not match the vectors that are already in the store."
-            )
+            raise _IngestionError("The embedding model does not match the vectors that are already in the store.")
         store.embedding_model, store.dimensions = claim.model, len(vectors[0])
         store.save(update_fields=["embedding_model", "dimensions"])
         # The file may have been ingested before, with other settings.
@@ -249,7 +260,7 @@ def _retry_or_fail(claim: ClaimedFile, error: ApiError | UpstreamFailed) -> None
     # A request that the upstream has rejected will be rejected again; other failures may be temporary.
     final = failure is None or failure.status == BadRequest.status
     if final or claim.attempt >= _MAX_ATTEMPTS:
-        _fail(claim, _IngestionError("server_error", f"Creating embeddings failed: {error}"))
+        _fail(claim, _IngestionError(f"Creating embeddings failed: {error}"))
         return
     pause = _RETRY_PAUSES[min(claim.attempt, len(_RETRY_PAUSES)) - 1]
     labels = {**claim.labels, "reason": str(error), "retry_seconds": pause}
