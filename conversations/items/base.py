@@ -2,12 +2,12 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
-from core.http.validation import ADDITIONAL_FIELD, TAG
-from core.http.wire import OpenWire, Wire
+from core.http.validation import ADDITIONAL_FIELD
+from core.http.wire import BY_TYPE, OpenWire, Wire
 from core.ids import new_id
 
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -16,12 +16,6 @@ MAX_CALL_ID = 64
 # Limit of one list: other requests have to wait while it is validated.
 MAX_ITEMS = 10_000
 MAX_TEXT = 10_485_760
-
-
-def by_type(value: Any) -> str | None:
-    """Return the tag of a union's branch, derived from the object's `type`."""
-    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return None if kind is None else f"{TAG}{kind}"
 
 
 class ItemBase(OpenWire):
@@ -107,10 +101,7 @@ class ProgramCaller(OpenWire):
     caller_id: str
 
 
-Caller = Annotated[
-    Annotated[DirectCaller, Tag(f"{TAG}direct")] | Annotated[ProgramCaller, Tag(f"{TAG}program")],
-    Discriminator(by_type),
-]
+Caller = Annotated[DirectCaller | ProgramCaller, BY_TYPE]
 CallId = Annotated[str, Field(min_length=1, max_length=MAX_CALL_ID)]
 
 

@@ -3,13 +3,13 @@
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator
+from pydantic import ConfigDict, Field, field_validator
 from typing_extensions import override
 
-from conversations.items.base import Caller, CallId, ItemBase, Status, WrittenFile, by_type
+from conversations.items.base import Caller, CallId, ItemBase, Status, WrittenFile
 from conversations.items.parts import ImageUrl, InputContent, input_content
-from core.http.validation import TAG, FileId
-from core.http.wire import LongInteger, OpenWire, Wire
+from core.http.validation import FileId
+from core.http.wire import BY_TYPE, LongInteger, OpenWire, Wire
 
 
 class Point(OpenWire):
@@ -85,16 +85,7 @@ class Wait(OpenWire):
 
 
 ComputerAction = Annotated[
-    Annotated[Click, Tag(f"{TAG}click")]
-    | Annotated[DoubleClick, Tag(f"{TAG}double_click")]
-    | Annotated[Drag, Tag(f"{TAG}drag")]
-    | Annotated[Keypress, Tag(f"{TAG}keypress")]
-    | Annotated[Move, Tag(f"{TAG}move")]
-    | Annotated[Screenshot, Tag(f"{TAG}screenshot")]
-    | Annotated[Scroll, Tag(f"{TAG}scroll")]
-    | Annotated[TypeText, Tag(f"{TAG}type")]
-    | Annotated[Wait, Tag(f"{TAG}wait")],
-    Discriminator(by_type),
+    Click | DoubleClick | Drag | Keypress | Move | Screenshot | Scroll | TypeText | Wait, BY_TYPE
 ]
 
 
@@ -265,14 +256,7 @@ class ShellCall(ItemBase):
     status: Status | None = None
     call_id: CallId
     action: ShellAction
-    environment: (
-        Annotated[
-            Annotated[LocalEnvironment, Tag(f"{TAG}local")]
-            | Annotated[ContainerReference, Tag(f"{TAG}container_reference")],
-            Discriminator(by_type),
-        ]
-        | None
-    ) = None
+    environment: Annotated[LocalEnvironment | ContainerReference, BY_TYPE] | None = None
     caller: Caller | None = None
     created_by: str | None = None
 
@@ -299,9 +283,7 @@ class ShellOutput(OpenWire):
 
     stdout: str
     stderr: str
-    outcome: Annotated[
-        Annotated[TimedOut, Tag(f"{TAG}timeout")] | Annotated[Exited, Tag(f"{TAG}exit")], Discriminator(by_type)
-    ]
+    outcome: Annotated[TimedOut | Exited, BY_TYPE]
     created_by: str | None = None
 
 
@@ -393,12 +375,7 @@ class ApplyPatchCall(ItemBase):
     type: Literal["apply_patch_call"] = "apply_patch_call"
     status: Literal["in_progress", "completed"] | None = None
     call_id: CallId
-    operation: Annotated[
-        Annotated[CreateFile, Tag(f"{TAG}create_file")]
-        | Annotated[UpdateFile, Tag(f"{TAG}update_file")]
-        | Annotated[DeleteFile, Tag(f"{TAG}delete_file")],
-        Discriminator(by_type),
-    ]
+    operation: Annotated[CreateFile | UpdateFile | DeleteFile, BY_TYPE]
     caller: Caller | None = None
     created_by: str | None = None
 

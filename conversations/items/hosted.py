@@ -6,9 +6,8 @@ from pydantic import Discriminator, Field, Tag
 from pydantic.json_schema import SkipJsonSchema
 from typing_extensions import override
 
-from conversations.items.base import ItemBase, WrittenFile, by_type
-from core.http.validation import TAG
-from core.http.wire import LongInteger, OpenWire
+from conversations.items.base import ItemBase, WrittenFile
+from core.http.wire import BY_TYPE, TAG, LongInteger, OpenWire
 
 
 class HostedCall(ItemBase):
@@ -63,12 +62,7 @@ class McpHttpError(OpenWire):
     message: str
 
 
-McpError = Annotated[
-    Annotated[McpProtocolError, Tag(f"{TAG}mcp_protocol_error")]
-    | Annotated[McpToolExecutionError, Tag(f"{TAG}mcp_tool_execution_error")]
-    | Annotated[McpHttpError, Tag(f"{TAG}http_error")],
-    Discriminator(by_type),
-]
+McpError = Annotated[McpProtocolError | McpToolExecutionError | McpHttpError, BY_TYPE]
 
 
 class McpCall(HostedCall):
@@ -199,12 +193,7 @@ class WebSearchCall(HostedCall):
 
     type: Literal["web_search_call"] = "web_search_call"
     status: Literal["in_progress", "searching", "completed", "failed", "incomplete"] | None = None
-    action: Annotated[
-        Annotated[WebSearch, Tag(f"{TAG}search")]
-        | Annotated[OpenPage, Tag(f"{TAG}open_page")]
-        | Annotated[FindInPage, Tag(f"{TAG}find_in_page")],
-        Discriminator(by_type),
-    ]
+    action: Annotated[WebSearch | OpenPage | FindInPage, BY_TYPE]
     results: list[WebResult] | None = None
 
 
@@ -239,15 +228,7 @@ class CodeInterpreterCall(HostedCall):
     status: Literal["in_progress", "completed", "incomplete", "interpreting", "failed"] | None = None
     container_id: str
     code: str | None = None
-    outputs: (
-        list[
-            Annotated[
-                Annotated[CodeLogs, Tag(f"{TAG}logs")] | Annotated[CodeImage, Tag(f"{TAG}image")],
-                Discriminator(by_type),
-            ]
-        ]
-        | None
-    ) = None
+    outputs: list[Annotated[CodeLogs | CodeImage, BY_TYPE]] | None = None
     files: list[WrittenFile] | None = None
 
 

@@ -2,11 +2,11 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Field, model_validator
 
-from conversations.items.base import MAX_ID, MAX_ITEMS, MAX_TEXT, by_type
-from core.http.validation import TAG, FileId, string_or
-from core.http.wire import LongInteger, OpenWire
+from conversations.items.base import MAX_ID, MAX_ITEMS, MAX_TEXT
+from core.http.validation import FileId
+from core.http.wire import BY_TYPE, STRING_OR, LongInteger, OpenWire
 
 # Data URLs: in characters of base64, a third longer than the bytes.
 MAX_IMAGE_URL = 20_971_520
@@ -14,6 +14,7 @@ MAX_FILE_DATA = 33_554_432
 MAX_URL = 8_192
 
 ImageUrl = Annotated[str, Field(min_length=1, max_length=MAX_IMAGE_URL)]
+ImageDetail = Literal["low", "high", "auto", "original"]
 
 
 class CacheBreakpoint(OpenWire):
@@ -37,7 +38,7 @@ class InputImage(OpenWire):
     type: Literal["input_image"] = "input_image"
     image_url: ImageUrl | None = None
     file_id: FileId | None = None
-    detail: Literal["low", "high", "auto", "original"] | None = None
+    detail: ImageDetail | None = None
     prompt_cache_breakpoint: CacheBreakpoint | None = None
 
     @model_validator(mode="after")
@@ -109,13 +110,7 @@ class FilePath(OpenWire):
     index: LongInteger
 
 
-Annotation = Annotated[
-    Annotated[FileCitation, Tag(f"{TAG}file_citation")]
-    | Annotated[UrlCitation, Tag(f"{TAG}url_citation")]
-    | Annotated[ContainerFileCitation, Tag(f"{TAG}container_file_citation")]
-    | Annotated[FilePath, Tag(f"{TAG}file_path")],
-    Discriminator(by_type),
-]
+Annotation = Annotated[FileCitation | UrlCitation | ContainerFileCitation | FilePath, BY_TYPE]
 
 
 class OutputText(OpenWire):
@@ -148,27 +143,19 @@ class ReasoningText(OpenWire):
     text: str
 
 
-InputPart = Annotated[
-    Annotated[InputText, Tag(f"{TAG}input_text")]
-    | Annotated[InputImage, Tag(f"{TAG}input_image")]
-    | Annotated[InputFile, Tag(f"{TAG}input_file")],
-    Discriminator(by_type),
-]
-OutputPart = Annotated[
-    Annotated[OutputText, Tag(f"{TAG}output_text")] | Annotated[Refusal, Tag(f"{TAG}refusal")],
-    Discriminator(by_type),
-]
+InputPart = Annotated[InputText | InputImage | InputFile, BY_TYPE]
+OutputPart = Annotated[OutputText | Refusal, BY_TYPE]
 
 
 InputContent = Annotated[
-    Annotated[str, Field(max_length=MAX_TEXT), Tag(f"{TAG}text")]
-    | Annotated[list[InputPart], Field(max_length=MAX_ITEMS, fail_fast=True), Tag(f"{TAG}parts")],
-    string_or("parts"),
+    Annotated[str, Field(max_length=MAX_TEXT)]
+    | Annotated[list[InputPart], Field(max_length=MAX_ITEMS, fail_fast=True)],
+    STRING_OR,
 ]
 OutputContent = Annotated[
-    Annotated[str, Field(max_length=MAX_TEXT), Tag(f"{TAG}text")]
-    | Annotated[list[OutputPart], Field(max_length=MAX_ITEMS, fail_fast=True), Tag(f"{TAG}parts")],
-    string_or("parts"),
+    Annotated[str, Field(max_length=MAX_TEXT)]
+    | Annotated[list[OutputPart], Field(max_length=MAX_ITEMS, fail_fast=True)],
+    STRING_OR,
 ]
 
 

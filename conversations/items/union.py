@@ -6,13 +6,11 @@ message without `type`, and a reference with only an `id`.
 
 import logging
 from collections.abc import Iterable, Mapping
-from functools import reduce
-from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-from pydantic import AfterValidator, Discriminator, Tag, TypeAdapter
+from pydantic import AfterValidator, TypeAdapter
 
-from conversations.items.base import MAX_TEXT, ItemBase, by_type, reject_additional_fields
+from conversations.items.base import MAX_TEXT, ItemBase, reject_additional_fields
 from conversations.items.calls import (
     ApplyPatchCall,
     ApplyPatchCallOutput,
@@ -51,7 +49,7 @@ from conversations.items.messages import (
     ItemReference,
     Reasoning,
 )
-from core.http.validation import TAG
+from core.http.wire import TAG, by_type, tagged
 
 logger = logging.getLogger(__name__)
 _Message = InputMessage | AssistantMessage
@@ -112,15 +110,8 @@ def _reject_additional_fields(item: Any) -> Any:
 
 
 def _tagged(classes: Iterable[Any]) -> Any:
-    messages = Annotated[
-        Annotated[InputMessage, Tag(f"{TAG}input")] | Annotated[AssistantMessage, Tag(f"{TAG}assistant")],
-        Discriminator(_role_tag),
-    ]
-    branches: list[Any] = [Annotated[messages, Tag(f"{TAG}message")]]
-    for cls in classes:
-        kind = cls.model_fields["type"].default
-        branches.append(Annotated[cls, Tag(f"{TAG}{kind}")])
-    return Annotated[reduce(or_, branches), Discriminator(_item_tag)]
+    messages = tagged({"input": InputMessage, "assistant": AssistantMessage}, _role_tag)
+    return tagged({"message": messages} | {cls.model_fields["type"].default: cls for cls in classes}, _item_tag)
 
 
 if TYPE_CHECKING:

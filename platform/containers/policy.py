@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from django.conf import settings
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field
 
-from conversations.items import by_type
 from core.errors import InvalidValue, UnsupportedParameter, UnsupportedValue
-from core.http.validation import TAG
-from core.http.wire import Wire
+from core.http.wire import BY_TYPE, Wire
 
 MAX_DOMAINS = 100
 ANY_DOMAIN = "*"
@@ -33,10 +31,7 @@ class NetworkAllowlist(Wire):
     domain_secrets: list[Any] | None = Field(default=None, repr=False)
 
 
-NetworkPolicy = Annotated[
-    Annotated[NetworkDisabled, Tag(f"{TAG}disabled")] | Annotated[NetworkAllowlist, Tag(f"{TAG}allowlist")],
-    Discriminator(by_type),
-]
+NetworkPolicy = Annotated[NetworkDisabled | NetworkAllowlist, BY_TYPE]
 
 
 def check_policy(policy: NetworkPolicy | None, *, param: str) -> list[str]:

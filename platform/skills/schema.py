@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field
 
-from conversations.items import by_type
-from core.http.validation import TAG, SkillId
-from core.http.wire import Wire
+from core.http.validation import SkillId
+from core.http.wire import BY_TYPE, Wire
 from skills.bundle import MAX_DESCRIPTION, MAX_NAME, NAME
 
 MAX_SKILLS = 50
@@ -42,12 +41,7 @@ class InlineSkill(Wire):
 
 
 Skills = Annotated[
-    list[
-        Annotated[
-            Annotated[SkillReference, Tag(f"{TAG}skill_reference")] | Annotated[InlineSkill, Tag(f"{TAG}inline")],
-            Discriminator(by_type),
-        ]
-    ],
+    list[Annotated[SkillReference | InlineSkill, BY_TYPE]],
     Field(max_length=MAX_SKILLS),
 ]
 

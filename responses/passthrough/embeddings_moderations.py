@@ -12,8 +12,8 @@ from pydantic import BaseModel, Discriminator, Field, Tag
 
 from conversations.items import MAX_IMAGE_URL, MAX_TEXT
 from core.errors import ApiError, UnsupportedValue
-from core.http.validation import TAG, validate
-from core.http.wire import Wire
+from core.http.validation import validate
+from core.http.wire import BY_TYPE, TAG, Wire
 from core.ids import new_id
 from engine.compaction.token_estimate import tokens
 from engine.converter.chat import Chunk
@@ -52,11 +52,6 @@ def _input_tag(value: Any) -> str:
         case [dict(), *_]:
             return f"{TAG}parts"
     return f"{TAG}texts"
-
-
-def _part_tag(part: Any) -> str | None:
-    kind = part.get("type") if isinstance(part, dict) else None
-    return None if kind is None else f"{TAG}{kind}"
 
 
 def inputs_of(*allowed: str) -> Discriminator:
@@ -102,10 +97,7 @@ class ModeratedImage(Wire):
     image_url: ImageUrl
 
 
-ModeratedPart = Annotated[
-    Annotated[ModeratedText, Tag(f"{TAG}text")] | Annotated[ModeratedImage, Tag(f"{TAG}image_url")],
-    Discriminator(_part_tag),
-]
+ModeratedPart = Annotated[ModeratedText | ModeratedImage, BY_TYPE]
 _Texts = list[Annotated[str, Field(max_length=MAX_TEXT)]]
 
 

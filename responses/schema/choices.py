@@ -6,10 +6,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, GetCoreSchemaHandler, Tag
 from pydantic_core import CoreSchema, core_schema
 
-from conversations.items import by_type
 from core.errors import InvalidValue
-from core.http.validation import TAG
-from core.http.wire import Wire
+from core.http.wire import TAG, Wire, by_type
 from responses.schema.tools import TOOLS, Label, ToolParam, label_of
 
 

@@ -7,7 +7,7 @@ returned if it has no other meaning, or rejected by name. No parameter is ignore
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, Tag, ValidationError
+from pydantic import Field, ValidationError
 
 from conversations.items import MAX_ITEMS, CompactionTrigger, Includable, InputItem, StoredItem
 from core.errors import (
@@ -21,8 +21,8 @@ from core.errors import (
     UnsupportedValue,
 )
 from core.http.nulls import lenient_validator, validate_without_nulls
-from core.http.validation import TAG, Metadata, ResponseId, first_defect, string_or
-from core.http.wire import Wire
+from core.http.validation import Metadata, ResponseId, first_defect
+from core.http.wire import STRING_OR, Wire
 from responses.schema.choices import AllowedTools, KindChoice, ToolChoice, check_choice
 from responses.schema.messages import PreviousMessage, history
 from responses.schema.options import (
@@ -54,10 +54,9 @@ from responses.schema.tools import (
 )
 
 Input = Annotated[
-    Annotated[str, Field(max_length=10_485_760), Tag(f"{TAG}text")]
-    # fail_fast: the errors of thousands of invalid items would take long to collect, and only one is reported.
-    | Annotated[list[InputItem], Field(max_length=MAX_ITEMS, fail_fast=True), Tag(f"{TAG}items")],
-    string_or("items"),
+    Annotated[str, Field(max_length=10_485_760)]
+    | Annotated[list[InputItem], Field(max_length=MAX_ITEMS, fail_fast=True)],
+    STRING_OR,
 ]
 
 

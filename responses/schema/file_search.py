@@ -4,10 +4,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
-from conversations.items import by_type
 from conversations.items.hosted import Attribute
-from core.http.validation import TAG
-from core.http.wire import Wire
+from core.http.wire import TAG, Wire, by_type
 
 MAX_RESULTS = 50
 _MAX_FILTERS = 100

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 import regex
-from pydantic import Field, Tag
+from pydantic import Field
 
 from conversations.items import (
     MAX_TEXT,
@@ -28,8 +28,7 @@ from conversations.items import (
     StoredItem,
 )
 from core.errors import InvalidValue, MissingParameter
-from core.http.validation import TAG, string_or
-from core.http.wire import Wire
+from core.http.wire import STRING_OR, Wire
 from core.ids import new_id
 from engine.calls.client_tools import upstream_name
 from engine.messages import FUNCTIONS, LEGEND, TOOLS_TITLE
@@ -63,10 +62,7 @@ class PreviousMessage(Wire):
     role: Role | None = None
     author: Author | None = None
     name: str | None = None
-    content: Annotated[
-        Annotated[str, Field(max_length=MAX_TEXT), Tag(f"{TAG}text")] | Annotated[list[TextPart], Tag(f"{TAG}parts")],
-        string_or("parts"),
-    ]
+    content: Annotated[Annotated[str, Field(max_length=MAX_TEXT)] | list[TextPart], STRING_OR]
     channel: Literal["analysis", "commentary", "final"] | None = None
     recipient: str | None = None
     call_id: Annotated[str, Field(min_length=1, max_length=64)] | None = None

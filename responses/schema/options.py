@@ -5,19 +5,17 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     AliasChoices,
-    Discriminator,
     Field,
     GetPydanticSchema,
-    Tag,
     ValidationError,
     WithJsonSchema,
 )
 
-from conversations.items import MAX_ITEMS, MAX_TEXT, ConfigurationUpdate, InputPart, by_type, reject_additional_fields
+from conversations.items import MAX_ITEMS, MAX_TEXT, ConfigurationUpdate, InputPart, reject_additional_fields
 from core.errors import InvalidJsonSchema
 from core.http.nulls import validate_without_nulls
-from core.http.validation import TAG, ConversationId, PromptId, ResponseId, Schema, first_defect, string_or
-from core.http.wire import Wire
+from core.http.validation import ConversationId, PromptId, ResponseId, Schema, first_defect
+from core.http.wire import BY_TYPE, STRING_OR, Wire
 from engine.constraints.json_schema import schema_defect
 from responses.schema.tools import NAME
 
@@ -59,11 +57,7 @@ _REFERENCE_SCHEMA = {
     "required": ["id"],
     "additionalProperties": False,
 }
-_IdOrObject = Annotated[
-    Annotated[ConversationId, AfterValidator(_from_id), Tag(f"{TAG}id")]
-    | Annotated[ConversationParam, Tag(f"{TAG}object")],
-    string_or("object", string="id"),
-]
+_IdOrObject = Annotated[Annotated[ConversationId, AfterValidator(_from_id)] | ConversationParam, STRING_OR]
 # Both forms are the same type when they have been read.
 ConversationReference = Annotated[
     ConversationParam,
@@ -150,9 +144,8 @@ class ModerationParam(Wire):
 
 
 Variable = Annotated[
-    Annotated[str, Field(max_length=MAX_TEXT), Tag(f"{TAG}text")]
-    | Annotated[InputPart, AfterValidator(reject_additional_fields), Tag(f"{TAG}part")],
-    string_or("part"),
+    Annotated[str, Field(max_length=MAX_TEXT)] | Annotated[InputPart, AfterValidator(reject_additional_fields)],
+    STRING_OR,
 ]
 
 
@@ -189,12 +182,7 @@ class JsonSchemaFormat(Wire):
     strict: bool | None = None
 
 
-Format = Annotated[
-    Annotated[TextFormat, Tag(f"{TAG}text")]
-    | Annotated[JsonObjectFormat, Tag(f"{TAG}json_object")]
-    | Annotated[JsonSchemaFormat, Tag(f"{TAG}json_schema")],
-    Discriminator(by_type),
-]
+Format = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, BY_TYPE]
 
 
 class TextParam(Wire):
@@ -220,10 +208,7 @@ class ReasoningUpdate(Wire):
 class TextUpdate(Wire):
     """Text format of the output from this item on."""
 
-    format: Annotated[
-        Annotated[TextFormat, Tag(f"{TAG}text")] | Annotated[JsonSchemaFormat, Tag(f"{TAG}json_schema")],
-        Discriminator(by_type),
-    ]
+    format: Annotated[TextFormat | JsonSchemaFormat, BY_TYPE]
 
 
 def check_updates(given: Any, *, param: str = "input") -> None:

@@ -5,18 +5,18 @@ Tools that the client runs are defined here. Each hosted tool defines its own sc
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Union
+from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
-from pydantic import ConfigDict, Discriminator, Field, GetCoreSchemaHandler, Tag, ValidationError
+from pydantic import ConfigDict, Field, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema
 from typing_extensions import override
 
-from conversations.items import AdditionalTools, LocalSkill, ToolSearchOutput, by_type
+from conversations.items import AdditionalTools, LocalSkill, ToolSearchOutput
 from core.errors import BadRequest, InvalidFunctionParameters, InvalidValue, UnsupportedValue
 from core.http.nulls import validate_without_nulls
-from core.http.validation import TAG, first_defect, path
-from core.http.wire import Wire
+from core.http.validation import first_defect, path
+from core.http.wire import BY_TYPE, TAG, Wire, by_type, tagged
 from engine.calls.client_tools import MAX_NAME, upstream_name
 from engine.turn import Grammar
 
@@ -148,13 +148,7 @@ class CustomToolParam(_Named):
     """A custom tool that processes input using a specified format."""
 
     type: Literal["custom"]
-    format: (
-        Annotated[
-            Annotated[TextInput, Tag(f"{TAG}text")] | Annotated[GrammarInput, Tag(f"{TAG}grammar")],
-            Discriminator(by_type),
-        ]
-        | None
-    ) = None
+    format: Annotated[TextInput | GrammarInput, BY_TYPE] | None = None
 
     @override
     def shown(self) -> dict[str, Any]:
@@ -177,12 +171,7 @@ class NamespaceToolParam(ToolParam):
     name: Annotated[str, NAME]
     description: Annotated[str, Field(max_length=MAX_TEXT)]
     tools: Annotated[
-        list[
-            Annotated[
-                Annotated[FunctionToolParam, Tag(f"{TAG}function")] | Annotated[CustomToolParam, Tag(f"{TAG}custom")],
-                Discriminator(by_type),
-            ]
-        ],
+        list[Annotated[FunctionToolParam | CustomToolParam, BY_TYPE]],
         Field(min_length=1, max_length=MAX_TOOLS),
     ]
 
@@ -231,7 +220,7 @@ class ShellToolParam(ToolParam):
     """A tool that allows the model to execute shell commands on the client's machine."""
 
     type: Literal["shell"]
-    environment: Annotated[Annotated[LocalShellEnvironment, Tag(f"{TAG}local")], Discriminator(by_type)] | None = None
+    environment: Annotated[LocalShellEnvironment, BY_TYPE] | None = None
     allowed_callers: Callers | None = None
 
     @override
@@ -301,8 +290,7 @@ class _OneOf:
     tools: Callable[[], Mapping[str, type[ToolParam]]]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        branches = tuple(Annotated[tool, Tag(f"{TAG}{kind}")] for kind, tool in self.tools().items())
-        return handler.generate_schema(Annotated[Union[branches], Discriminator(by_type)])  # noqa: UP007 - a tuple
+        return handler.generate_schema(tagged(self.tools(), by_type))
 
 
 AnyTool = Annotated[ToolParam, _OneOf(lambda: TOOLS)]

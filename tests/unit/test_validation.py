@@ -6,7 +6,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
 
 from core.errors import BadRequest
-from core.http.validation import TAG, parse_json, path, validate
+from core.http.validation import parse_json, path, validate
+from core.http.wire import TAG
 from core.json.storable_json import MAX_DEPTH, without_nul
 
 

@@ -1,7 +1,6 @@
 """Conversion of pydantic's errors into OpenAI's: message, `param` path and `code` of a body's first defect.
 
-Unions in our schemas are discriminated by functions whose tags begin with `TAG`. This separates the tags, which are
-part of pydantic's error locations, from the names of fields. Messages and codes are worded like OpenAI's.
+Messages and codes are worded like OpenAI's.
 """
 
 import re
@@ -10,7 +9,7 @@ from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import orjson
-from pydantic import AfterValidator, BaseModel, Discriminator, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from core.errors import (
@@ -31,13 +30,12 @@ from core.errors import (
     StringTooLong,
     UnknownParameter,
 )
+from core.http.wire import TAG
 from core.ids import Prefix, expectation
 from core.json import large_json
 from core.json.large_work import pause
 from core.json.storable_json import MAX_DEPTH, is_too_deep, is_wider, without_nul
 
-# Begins with a NUL, so that no key of a body can look like a tag: `parse_json` removes NULs.
-TAG = "\x00tag:"
 # Pydantic reports every unknown key with a copy of its value, which makes a body of very many keys expensive.
 MAX_KEYS = 10_000
 _COUNTED_BYTES = 64 * 1024
@@ -75,11 +73,6 @@ ResponseId = Annotated[str, Field(max_length=64), id_with(Prefix.RESPONSE)]
 SkillId = Annotated[str, Field(max_length=64), id_with(Prefix.SKILL)]
 UploadPartId = Annotated[str, Field(max_length=64), id_with(Prefix.UPLOAD_PART)]
 VectorStoreId = Annotated[str, Field(max_length=64), id_with(Prefix.VECTOR_STORE)]
-
-
-def string_or(other: str, *, string: str = "text") -> Discriminator:
-    """Return the discriminator of a union of a string and something else, with the tags of both."""
-    return Discriminator(lambda value: f"{TAG}{string if isinstance(value, str) else other}")
 
 
 _EXPECTED = {

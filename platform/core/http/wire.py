@@ -1,10 +1,19 @@
-"""The base class of the JSON objects of the API, and the bounds of their integers."""
+"""The base class of the JSON objects of the API, the bounds of their integers, and the members of their unions.
 
-from typing import Annotated, Any
+A function of the value chooses the member of a union. Without it, pydantic would report the defects of every member,
+among which the relevant one cannot be recognised.
+"""
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Union, get_args
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, GetCoreSchemaHandler, Tag
 from pydantic_core import CoreSchema
 from typing_extensions import override
+
+# Separates tags, which are part of pydantic's error locations, from the names of fields. Begins with a NUL, so that no
+# key of a body can look like a tag: `parse_json` removes NULs.
+TAG = "\x00tag:"
 
 MAX_INTEGER = 2**31 - 1
 """The largest integer in a request, unless a field declares more: columns and the counts in Redis have room for it."""
@@ -55,3 +64,38 @@ class OpenWire(Wire):
         """The additional fields that have a value."""
         extra = self.model_extra
         return {name: value for name, value in extra.items() if value is not None} if extra else {}
+
+
+def by_type(value: Any) -> str | None:
+    """Return the tag of a union's member, derived from the object's `type`."""
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return None if kind is None else f"{TAG}{kind}"
+
+
+def tagged(members: Mapping[str, Any], choose: Callable[[Any], str | None]) -> Any:
+    """Return the union of `members`, which are named by their tags without `TAG`. `choose` returns a value's tag."""
+    branches = tuple(Annotated[member, Tag(f"{TAG}{name}")] for name, member in members.items())
+    return Annotated[Union[branches], Discriminator(choose)]  # noqa: UP007 - a tuple
+
+
+class _ByType:
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        models = get_args(source) or (source,)
+        kinds = {kind: model for model in models for kind in get_args(model.model_fields["type"].annotation)}
+        return handler.generate_schema(tagged(kinds, by_type))
+
+
+class _StringOr:
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        string, other = get_args(source)
+        return handler.generate_schema(tagged({"string": string, "other": other}, _string_tag))
+
+
+def _string_tag(value: Any) -> str:
+    return f"{TAG}{'string' if isinstance(value, str) else 'other'}"
+
+
+BY_TYPE = _ByType()
+"""Annotation of a union of objects: a value is validated as the one with its `type`."""
+STRING_OR = _StringOr()
+"""Annotation of a union of a string and something else, in this order."""

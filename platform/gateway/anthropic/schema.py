@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationError
 
-from conversations.items import MAX_ITEMS, MAX_TEXT, by_type
+from conversations.items import MAX_ITEMS, MAX_TEXT
 from core.errors import ModelNotFound, UnknownParameter, UnsupportedParameter
 from core.http.nulls import validate_without_nulls
-from core.http.validation import TAG, Schema, first_defect, string_or
-from core.http.wire import Wire
+from core.http.validation import Schema, first_defect
+from core.http.wire import BY_TYPE, STRING_OR, TAG, Wire, by_type
 from responses.schema.tools import MAX_TOOLS, NAME
 
 _Text = Annotated[str, Field(max_length=MAX_TEXT)]
@@ -65,12 +65,7 @@ class ImageBlock(Wire):
     """An image."""
 
     type: Literal["image"]
-    source: Annotated[
-        Annotated[Base64Source, Tag(f"{TAG}base64")]
-        | Annotated[UrlSource, Tag(f"{TAG}url")]
-        | Annotated[FileSource, Tag(f"{TAG}file")],
-        Discriminator(by_type),
-    ]
+    source: Annotated[Base64Source | UrlSource | FileSource, BY_TYPE]
     cache_control: _CacheControl | None = None
 
 
@@ -79,18 +74,7 @@ class ContentSource(Wire):
 
     type: Literal["content"]
     content: Annotated[
-        Annotated[_Text, Tag(f"{TAG}text")]
-        | Annotated[
-            list[
-                Annotated[
-                    Annotated[TextBlock, Tag(f"{TAG}text")] | Annotated[ImageBlock, Tag(f"{TAG}image")],
-                    Discriminator(by_type),
-                ]
-            ],
-            Field(max_length=MAX_ITEMS),
-            Tag(f"{TAG}blocks"),
-        ],
-        string_or("blocks"),
+        _Text | Annotated[list[Annotated[TextBlock | ImageBlock, BY_TYPE]], Field(max_length=MAX_ITEMS)], STRING_OR
     ]
 
 
@@ -104,14 +88,7 @@ class DocumentBlock(Wire):
     """A document."""
 
     type: Literal["document"]
-    source: Annotated[
-        Annotated[Base64Source, Tag(f"{TAG}base64")]
-        | Annotated[TextSource, Tag(f"{TAG}text")]
-        | Annotated[ContentSource, Tag(f"{TAG}content")]
-        | Annotated[UrlSource, Tag(f"{TAG}url")]
-        | Annotated[FileSource, Tag(f"{TAG}file")],
-        Discriminator(by_type),
-    ]
+    source: Annotated[Base64Source | TextSource | ContentSource | UrlSource | FileSource, BY_TYPE]
     title: Annotated[str, Field(max_length=500)] | None = None
     context: _Text | None = None
     citations: Citations | None = None
@@ -155,13 +132,7 @@ class ToolUseBlock(Wire):
     cache_control: _CacheControl | None = None
 
 
-ResultBlock = Annotated[
-    Annotated[TextBlock, Tag(f"{TAG}text")]
-    | Annotated[ImageBlock, Tag(f"{TAG}image")]
-    | Annotated[DocumentBlock, Tag(f"{TAG}document")]
-    | Annotated[SearchResultBlock, Tag(f"{TAG}search_result")],
-    Discriminator(by_type),
-]
+ResultBlock = Annotated[TextBlock | ImageBlock | DocumentBlock | SearchResultBlock, BY_TYPE]
 
 
 class ToolResultBlock(Wire):
@@ -169,14 +140,7 @@ class ToolResultBlock(Wire):
 
     type: Literal["tool_result"]
     tool_use_id: Annotated[str, Field(min_length=1, max_length=64)]
-    content: (
-        Annotated[
-            Annotated[_Text, Tag(f"{TAG}text")]
-            | Annotated[list[ResultBlock], Field(max_length=MAX_ITEMS), Tag(f"{TAG}blocks")],
-            string_or("blocks"),
-        ]
-        | None
-    ) = None
+    content: Annotated[_Text | Annotated[list[ResultBlock], Field(max_length=MAX_ITEMS)], STRING_OR] | None = None
     is_error: bool | None = None
     cache_control: _CacheControl | None = None
 
@@ -213,18 +177,18 @@ class WebFetchResultBlock(Wire):
 
 
 ContentBlock = Annotated[
-    Annotated[TextBlock, Tag(f"{TAG}text")]
-    | Annotated[ImageBlock, Tag(f"{TAG}image")]
-    | Annotated[DocumentBlock, Tag(f"{TAG}document")]
-    | Annotated[SearchResultBlock, Tag(f"{TAG}search_result")]
-    | Annotated[ThinkingBlock, Tag(f"{TAG}thinking")]
-    | Annotated[RedactedThinkingBlock, Tag(f"{TAG}redacted_thinking")]
-    | Annotated[ToolUseBlock, Tag(f"{TAG}tool_use")]
-    | Annotated[ToolResultBlock, Tag(f"{TAG}tool_result")]
-    | Annotated[ServerToolUseBlock, Tag(f"{TAG}server_tool_use")]
-    | Annotated[WebSearchResultBlock, Tag(f"{TAG}web_search_tool_result")]
-    | Annotated[WebFetchResultBlock, Tag(f"{TAG}web_fetch_tool_result")],
-    Discriminator(by_type),
+    TextBlock
+    | ImageBlock
+    | DocumentBlock
+    | SearchResultBlock
+    | ThinkingBlock
+    | RedactedThinkingBlock
+    | ToolUseBlock
+    | ToolResultBlock
+    | ServerToolUseBlock
+    | WebSearchResultBlock
+    | WebFetchResultBlock,
+    BY_TYPE,
 ]
 
 
@@ -232,11 +196,7 @@ class Message(Wire):
     """A turn of the conversation."""
 
     role: Literal["user", "assistant", "system"]
-    content: Annotated[
-        Annotated[_Text, Tag(f"{TAG}text")]
-        | Annotated[list[ContentBlock], Field(max_length=MAX_ITEMS, fail_fast=True), Tag(f"{TAG}blocks")],
-        string_or("blocks"),
-    ]
+    content: Annotated[_Text | Annotated[list[ContentBlock], Field(max_length=MAX_ITEMS, fail_fast=True)], STRING_OR]
     # The output settings of the request for this message, which Claude Code repeats.
     output_config: dict[str, Any] | None = None
 
@@ -425,35 +385,10 @@ class CountTokens(Wire):
 
     model: Annotated[str, Field(min_length=1)]
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_ITEMS, fail_fast=True)]
-    system: (
-        Annotated[
-            Annotated[_Text, Tag(f"{TAG}text")]
-            | Annotated[list[TextBlock], Field(max_length=MAX_ITEMS), Tag(f"{TAG}blocks")],
-            string_or("blocks"),
-        ]
-        | None
-    ) = None
+    system: Annotated[_Text | Annotated[list[TextBlock], Field(max_length=MAX_ITEMS)], STRING_OR] | None = None
     tools: Annotated[list[_AnyTool], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: (
-        Annotated[
-            Annotated[AutoChoice, Tag(f"{TAG}auto")]
-            | Annotated[AnyChoice, Tag(f"{TAG}any")]
-            | Annotated[ToolChoice, Tag(f"{TAG}tool")]
-            | Annotated[NoChoice, Tag(f"{TAG}none")],
-            Discriminator(by_type),
-        ]
-        | None
-    ) = None
-    thinking: (
-        Annotated[
-            Annotated[ThinkingEnabled, Tag(f"{TAG}enabled")]
-            | Annotated[ThinkingAdaptive, Tag(f"{TAG}adaptive")]
-            | Annotated[ThinkingAdaptive, Tag(f"{TAG}between_tools")]
-            | Annotated[ThinkingDisabled, Tag(f"{TAG}disabled")],
-            Discriminator(by_type),
-        ]
-        | None
-    ) = None
+    tool_choice: Annotated[AutoChoice | AnyChoice | ToolChoice | NoChoice, BY_TYPE] | None = None
+    thinking: Annotated[ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled, BY_TYPE] | None = None
     output_config: OutputConfig | None = None
     context_management: ContextManagement | None = None
     cache_control: _CacheControl | None = None

@@ -2,12 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, Tag
+from pydantic import Field
 
 from conversations.items import MAX_TEXT
 from core.errors import UnsupportedValue
-from core.http.validation import TAG, string_or
-from core.http.wire import Wire
+from core.http.wire import STRING_OR, Wire
 from responses.schema.images import ModelName
 
 MAX_AUDIO_BYTES = 25 * 1024 * 1024
@@ -41,13 +40,7 @@ class CreateTranscription(Wire):
     """Form of a transcription of audio. The file is not one of these fields."""
 
     model: ModelName
-    chunking_strategy: (
-        Annotated[
-            Annotated[Literal["auto"], Tag(f"{TAG}text")] | Annotated[ServerVad, Tag(f"{TAG}server_vad")],
-            string_or("server_vad"),
-        ]
-        | None
-    ) = None
+    chunking_strategy: Annotated[Literal["auto"] | ServerVad, STRING_OR] | None = None
     include: list[Literal["logprobs"]] | None = None
     keywords: list[_Word] | None = None
     known_speaker_names: Annotated[list[_Word], Field(max_length=_MAX_SPEAKERS)] | None = None
@@ -80,9 +73,7 @@ class CreateSpeech(Wire):
 
     model: ModelName
     input: Annotated[str, Field(min_length=1, max_length=MAX_SPEECH_CHARACTERS)]
-    voice: Annotated[
-        Annotated[_Word, Tag(f"{TAG}text")] | Annotated[CustomVoice, Tag(f"{TAG}custom")], string_or("custom")
-    ]
+    voice: Annotated[_Word | CustomVoice, STRING_OR]
     instructions: _Text | None = None
     response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] | None = None
     speed: Annotated[float, Field(ge=0.25, le=4)] | None = None

@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from conversations.items import MAX_TEXT
 from core.errors import InvalidValue
-from core.http.validation import TAG, string_or, validate
-from core.http.wire import Wire
+from core.http.validation import validate
+from core.http.wire import STRING_OR, TAG, Wire
 from engine.compaction.token_estimate import tokens
 from engine.converter.base import reported_usage
 from engine.converter.chat import Chunk
@@ -60,13 +60,7 @@ class CreateCompletion(Wire):
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
-    stop: (
-        Annotated[
-            Annotated[str, Tag(f"{TAG}one")] | Annotated[list[str], Field(max_length=4), Tag(f"{TAG}some")],
-            string_or("some", string="one"),
-        ]
-        | None
-    ) = None
+    stop: Annotated[str | Annotated[list[str], Field(max_length=4)], STRING_OR] | None = None
     stream: bool | None = None
     stream_options: ChatStreamOptions | None = None
     suffix: Annotated[str, Field(max_length=MAX_TEXT)] | None = None

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from conversations.items import MAX_IMAGE_URL, by_type
+from conversations.items import ImageDetail, ImageUrl
 from core.errors import BadRequest, InvalidType, InvalidValue, MissingParameter
-from core.http.validation import TAG, FileId, json_type, string_or
-from core.http.wire import Wire
+from core.http.validation import FileId, json_type
+from core.http.wire import BY_TYPE, STRING_OR, TAG, Wire
 
 ROLES = ("developer", "system", "user", "assistant", "tool", "function")
 
@@ -38,8 +38,8 @@ class ChatTextPart(_CacheablePart):
 class ChatImageUrl(Wire):
     """URL of an image, also a data URL."""
 
-    url: Annotated[str, Field(min_length=1, max_length=MAX_IMAGE_URL)]
-    detail: Literal["auto", "low", "high", "original"] | None = None
+    url: ImageUrl
+    detail: ImageDetail | None = None
 
 
 class ChatImagePart(_CacheablePart):
@@ -85,31 +85,13 @@ class ChatRefusalPart(Wire):
     refusal: str
 
 
-# Discriminators select the branch of a union by its JSON type: without them pydantic would report the defects of every
-# branch, in which the relevant one cannot be recognised.
-_TextTag = Annotated[ChatTextPart, Tag(f"{TAG}text")]
-_UserPart = Annotated[
-    _TextTag
-    | Annotated[ChatImagePart, Tag(f"{TAG}image_url")]
-    | Annotated[ChatAudioPart, Tag(f"{TAG}input_audio")]
-    | Annotated[ChatFilePart, Tag(f"{TAG}file")],
-    Discriminator(by_type),
-]
+_UserPart = Annotated[ChatTextPart | ChatImagePart | ChatAudioPart | ChatFilePart, BY_TYPE]
 # Not a discriminated union: one with a single member would be reported with other errors.
 _Texts = list[ChatTextPart]
-_AssistantPart = Annotated[_TextTag | Annotated[ChatRefusalPart, Tag(f"{TAG}refusal")], Discriminator(by_type)]
-_TextContent = Annotated[
-    Annotated[str, Tag(f"{TAG}text")] | Annotated[_Texts, Field(min_length=1), Tag(f"{TAG}parts")],
-    string_or("parts"),
-]
-_UserContent = Annotated[
-    Annotated[str, Tag(f"{TAG}text")] | Annotated[list[_UserPart], Field(min_length=1), Tag(f"{TAG}parts")],
-    string_or("parts"),
-]
-_AssistantContent = Annotated[
-    Annotated[str, Tag(f"{TAG}text")] | Annotated[list[_AssistantPart], Field(min_length=1), Tag(f"{TAG}parts")],
-    string_or("parts"),
-]
+_AssistantPart = Annotated[ChatTextPart | ChatRefusalPart, BY_TYPE]
+_TextContent = Annotated[str | Annotated[_Texts, Field(min_length=1)], STRING_OR]
+_UserContent = Annotated[str | Annotated[list[_UserPart], Field(min_length=1)], STRING_OR]
+_AssistantContent = Annotated[str | Annotated[list[_AssistantPart], Field(min_length=1)], STRING_OR]
 
 
 class ChatInstructionMessage(Wire):
@@ -162,10 +144,7 @@ class ChatCustomCall(_FromUpstream):
     custom: ChatCalledTool
 
 
-_ToolCall = Annotated[
-    Annotated[ChatFunctionCall, Tag(f"{TAG}function")] | Annotated[ChatCustomCall, Tag(f"{TAG}custom")],
-    Discriminator(by_type),
-]
+_ToolCall = Annotated[ChatFunctionCall | ChatCustomCall, BY_TYPE]
 
 
 class ChatAssistantMessage(_FromUpstream):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationError
 
-from conversations.items import MAX_ITEMS, by_type
+from conversations.items import MAX_ITEMS
 from core.errors import (
     BadRequest,
     InvalidJsonSchema,
@@ -20,8 +20,8 @@ from core.errors import (
     UnsupportedParameter,
 )
 from core.http.nulls import validate_without_nulls
-from core.http.validation import TAG, Metadata, first_defect, path, string_or
-from core.http.wire import LongInteger, Wire
+from core.http.validation import Metadata, first_defect, path
+from core.http.wire import BY_TYPE, STRING_OR, TAG, LongInteger, Wire, by_type
 from engine.compaction.token_estimate import tokens
 from engine.constraints.json_schema import schema_defect
 from gateway.chat.messages import ChatMessage, check_conversation, check_roles
@@ -72,13 +72,7 @@ class ChatCustomDefinition(Wire):
 
     name: Name
     description: str | None = None
-    format: (
-        Annotated[
-            Annotated[ChatCustomTextFormat, Tag(f"{TAG}text")] | Annotated[ChatGrammarFormat, Tag(f"{TAG}grammar")],
-            Discriminator(by_type),
-        ]
-        | None
-    ) = None
+    format: Annotated[ChatCustomTextFormat | ChatGrammarFormat, BY_TYPE] | None = None
 
 
 class ChatCustomTool(Wire):
@@ -88,10 +82,7 @@ class ChatCustomTool(Wire):
     custom: ChatCustomDefinition
 
 
-ChatTool = Annotated[
-    Annotated[ChatFunctionTool, Tag(f"{TAG}function")] | Annotated[ChatCustomTool, Tag(f"{TAG}custom")],
-    Discriminator(by_type),
-]
+ChatTool = Annotated[ChatFunctionTool | ChatCustomTool, BY_TYPE]
 
 
 class NamedTool(Wire):
@@ -114,10 +105,7 @@ class ChatCustomChoice(Wire):
     custom: NamedTool
 
 
-_OneTool = Annotated[
-    Annotated[ChatFunctionChoice, Tag(f"{TAG}function")] | Annotated[ChatCustomChoice, Tag(f"{TAG}custom")],
-    Discriminator(by_type),
-]
+_OneTool = Annotated[ChatFunctionChoice | ChatCustomChoice, BY_TYPE]
 
 
 class ChatAllowedTools(Wire):
@@ -143,10 +131,7 @@ ChatToolChoice = Annotated[
 ]
 
 
-LegacyChoice = Annotated[
-    Annotated[Literal["none", "auto"], Tag(f"{TAG}mode")] | Annotated[NamedTool, Tag(f"{TAG}named")],
-    string_or("named", string="mode"),
-]
+LegacyChoice = Annotated[Literal["none", "auto"] | NamedTool, STRING_OR]
 
 
 class LegacyFunction(Wire):
@@ -250,12 +235,7 @@ class ChatJsonSchemaFormat(Wire):
     json_schema: ChatNamedSchema
 
 
-_Format = Annotated[
-    Annotated[ChatTextFormat, Tag(f"{TAG}text")]
-    | Annotated[ChatJsonObjectFormat, Tag(f"{TAG}json_object")]
-    | Annotated[ChatJsonSchemaFormat, Tag(f"{TAG}json_schema")],
-    Discriminator(by_type),
-]
+_Format = Annotated[ChatTextFormat | ChatJsonObjectFormat | ChatJsonSchemaFormat, BY_TYPE]
 
 
 class ChatStreamOptions(Wire):
@@ -298,13 +278,7 @@ class CreateChatCompletion(Wire):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
-    stop: (
-        Annotated[
-            Annotated[str, Tag(f"{TAG}one")] | Annotated[list[str], Field(max_length=4), Tag(f"{TAG}some")],
-            string_or("some", string="one"),
-        ]
-        | None
-    ) = None
+    stop: Annotated[str | Annotated[list[str], Field(max_length=4)], STRING_OR] | None = None
     seed: LongInteger | None = None
     metadata: Metadata | None = None
     user: str | None = None

@@ -7,9 +7,8 @@ from pydantic import Discriminator, Field, Tag
 from typing_extensions import override
 
 from containers.policy import NetworkPolicy, check_policy, public_policy
-from conversations.items import by_type
-from core.http.validation import TAG, ContainerId, FileId
-from core.http.wire import Wire
+from core.http.validation import ContainerId, FileId
+from core.http.wire import BY_TYPE, TAG, Wire
 from responses.schema.tools import Callers, LocalShellEnvironment, ToolParam, present
 from skills.schema import Skills
 
@@ -96,15 +95,7 @@ class AnyShellParam(ToolParam):
     """A tool that allows the model to execute shell commands, on the client's machine or in a container."""
 
     type: Literal["shell"]
-    environment: (
-        Annotated[
-            Annotated[LocalShellEnvironment, Tag(f"{TAG}local")]
-            | Annotated[AutoEnvironment, Tag(f"{TAG}container_auto")]
-            | Annotated[ReferencedEnvironment, Tag(f"{TAG}container_reference")],
-            Discriminator(by_type),
-        ]
-        | None
-    ) = None
+    environment: Annotated[LocalShellEnvironment | AutoEnvironment | ReferencedEnvironment, BY_TYPE] | None = None
     allowed_callers: Callers | None = None
 
     @override

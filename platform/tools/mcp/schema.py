@@ -21,8 +21,7 @@ from core.errors import (
     UnsupportedParameter,
     UnsupportedValue,
 )
-from core.http.validation import TAG
-from core.http.wire import Wire
+from core.http.wire import TAG, Wire
 from responses.schema.tools import Label, ToolParam, label_of
 
 MAX_TOOL_NAMES = 1000

@@ -4,10 +4,9 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from conversations.items import by_type
 from core.errors import MissingParameter, MutuallyExclusive, UnsupportedValue
-from core.http.validation import TAG, FileId, Metadata
-from core.http.wire import Wire
+from core.http.validation import FileId, Metadata
+from core.http.wire import BY_TYPE, TAG, Wire
 from responses.schema.file_search import MAX_RESULTS, Attributes, Filter, HybridSearch
 
 MAX_BATCH = 2_000
@@ -68,10 +67,7 @@ class StaticChunking(Wire):
         return self.static.max_chunk_size_tokens, self.static.chunk_overlap_tokens
 
 
-Chunking = Annotated[
-    Annotated[AutoChunking, Tag(f"{TAG}auto")] | Annotated[StaticChunking, Tag(f"{TAG}static")],
-    Discriminator(by_type),
-]
+Chunking = Annotated[AutoChunking | StaticChunking, BY_TYPE]
 
 
 class CreateStore(Wire):
