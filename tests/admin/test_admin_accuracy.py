@@ -81,12 +81,12 @@ def tile(page: str, title: str) -> str:
 
 
 @pytest.mark.parametrize(("duration", "speed"), [(139, "–"), (2040, "50")])
-def test_speed_needs_a_tenth_of_a_second(duration: int, speed: str, lead: Client, caller: Caller) -> None:
+def test_no_speed_is_shown_below_a_tenth_of_a_second(duration: int, speed: str, lead: Client, caller: Caller) -> None:
     response = add_response(caller, first_token_ms=40, duration_ms=duration, output_tokens=100)
     assert f"<dt>Speed</dt><dd>{speed}<" in text(lead.get(page_url(response)))
 
 
-def test_the_events_tab_begins_with_its_table(lead: Client, caller: Caller) -> None:
+def test_the_events_tab_starts_with_its_table(lead: Client, caller: Caller) -> None:
     response = add_response(caller)
     add_events(response, 3)
     page = text(lead.get(page_url(response, tab="events")))
@@ -134,14 +134,14 @@ def test_a_retry_may_use_another_model(
             assert Response.objects.get(pk=answer["location"].split("/")[-3]).model == other.model
 
 
-def test_the_link_to_copy_is_short(lead: Client, caller: Caller) -> None:
+def test_the_copied_link_is_short(lead: Client, caller: Caller) -> None:
     response = add_response(caller)
     page = text(lead.get(page_url(response)))
     assert f'href="http://testserver/admin/go/{response.pk}"' in page
     assert lead.get(f"/admin/go/{response.pk}", follow=True).redirect_chain[-1][0] == page_url(response)
 
 
-def test_a_failed_list_of_tools_is_shown_as_failed(lead: Client, caller: Caller) -> None:
+def test_a_failed_tool_listing_is_shown_as_failed(lead: Client, caller: Caller) -> None:
     response = add_response(caller)
     listing = {"type": "mcp_list_tools", "server_label": "box", "tools": []}
     add_items(response, Section.OUTPUT, {**listing, "error": "HTTP 401"})
@@ -150,7 +150,7 @@ def test_a_failed_list_of_tools_is_shown_as_failed(lead: Client, caller: Caller)
     assert "<b>box</b> tools not listed" in page
 
 
-def test_transcripts_follow_the_direction_of_their_text(lead: Client, caller: Caller) -> None:
+def test_each_text_of_a_transcript_has_its_own_direction(lead: Client, caller: Caller) -> None:
     response = add_response(caller)
     add_items(response, Section.INPUT, user_message("أين طردي؟"))
     add_items(response, Section.OUTPUT, assistant_message("غدا"))

@@ -54,7 +54,7 @@ def test_an_administrator_revokes_a_key(admin: Client) -> None:
 
 
 @pytest.mark.parametrize("name", ["lead", "operator", "auditor"])
-def test_no_other_role_reaches_admin_keys(request: pytest.FixtureRequest, name: str) -> None:
+def test_only_administrators_open_admin_keys(request: pytest.FixtureRequest, name: str) -> None:
     browser: Client = request.getfixturevalue(name)
     key = services.create_admin_key(name="secret", scopes=["admin.*"]).key
     before = AdminKey.objects.count()

@@ -71,7 +71,7 @@ def test_the_application_role_may_not_change_or_delete_events(change: str, calle
 
 
 @pytest.mark.slow
-def test_a_seal_breaks_when_an_event_is_changed(admin: Client, sealed: AuditEvent) -> None:
+def test_changing_an_event_breaks_the_digest_chain(admin: Client, sealed: AuditEvent) -> None:
     page = f"{LIST}{sealed.pk}/change/"
     assert "unchanged" in text(admin.get(page))
     assert list(audit_seals.verify()) == []
@@ -82,14 +82,14 @@ def test_a_seal_breaks_when_an_event_is_changed(admin: Client, sealed: AuditEven
         call_command("audit_check")
 
 
-def test_a_missing_event_breaks_the_seal(sealed: AuditEvent) -> None:
+def test_a_missing_event_breaks_the_digest_chain(sealed: AuditEvent) -> None:
     with scope.every_team():
         seal = AuditSeal.objects.get(first_id__lte=sealed.pk, last_id__gte=sealed.pk)
         seal.lines += 1
         assert "lines" in audit_seals.check(seal, "")
 
 
-def test_recent_events_are_not_sealed_yet(caller: Caller) -> None:
+def test_recent_events_are_not_in_the_digest_chain_yet(caller: Caller) -> None:
     line = write(caller)
     audit_seals.seal_pending_lines()
     with scope.every_team():

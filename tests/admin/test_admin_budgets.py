@@ -28,7 +28,7 @@ def set_budget(caller: Caller, amount: str, **options: Any) -> None:
     services.set_budget(team=caller.team, amount=Decimal(amount), **{"period": "day", **options})
 
 
-def test_a_budget_shows_what_is_spent_of_it(lead: Client, caller: Caller) -> None:
+def test_a_budget_shows_its_spending(lead: Client, caller: Caller) -> None:
     set_budget(caller, "10")
     add_usage(caller, cost="2.5")
     add_usage(caller, cost="100", occurred_at=now() - timedelta(days=1, hours=1))
@@ -54,7 +54,7 @@ def test_budgets_of_keys_and_end_users_count_their_own_usage(lead: Client, calle
     assert (Decimal(found["End"]["spent"]), found["End"]["percent"]) == (Decimal(1), "25")
 
 
-def test_the_forecast_continues_the_spending_of_the_last_day(lead: Client, caller: Caller) -> None:
+def test_the_forecast_extrapolates_the_spending_of_the_last_day(lead: Client, caller: Caller) -> None:
     set_budget(caller, "1000")
     for hours in range(24):
         add_usage(caller, cost="1", occurred_at=now() - timedelta(hours=hours, minutes=1))
@@ -64,7 +64,7 @@ def test_the_forecast_continues_the_spending_of_the_last_day(lead: Client, calle
     assert row["used up"] == ""
 
 
-def test_a_budget_that_will_not_last_shows_when_it_is_used_up(lead: Client, caller: Caller) -> None:
+def test_a_budget_shows_when_it_will_be_used_up(lead: Client, caller: Caller) -> None:
     set_budget(caller, "31", period="week")
     for hours in range(7 * 24):
         add_usage(caller, cost="1", occurred_at=now() - timedelta(hours=hours, minutes=1))

@@ -114,7 +114,7 @@ def test_the_list_shows_the_lock_of_a_conversation(lead: Client, conversation: C
     assert "locked by r" in text(lead.get(LIST))
 
 
-def test_old_conversations_are_found_by_id_activity_and_period(lead: Client, caller: Caller) -> None:
+def test_old_conversations_can_be_found_by_id_activity_and_period(lead: Client, caller: Caller) -> None:
     old = add_conversation(caller, user_message("hi"), created_at=now() - timedelta(days=20))
     assert old.pk not in text(lead.get(LIST))
     assert old.pk in text(lead.get(LIST, {"q": old.pk}))

@@ -77,7 +77,9 @@ def test_no_page_leaks_data_of_another_team(data: TeamData, others: dict[str, Cl
     assert not leaked, lines(leaked)
 
 
-def test_no_post_changes_or_leaks_another_team(data: TeamData, others: dict[str, Client], database: None) -> None:
+def test_no_post_changes_or_leaks_data_of_another_team(
+    data: TeamData, others: dict[str, Client], database: None
+) -> None:
     before, leaked = data.fingerprint(), {}
     for place in PLACES:
         for url in addresses(place, data):

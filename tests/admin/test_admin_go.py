@@ -182,7 +182,9 @@ def test_an_unstored_completion_redirects_to_its_usage_record(developer: Client,
     assert target_of(developer, requested_id) == page("tenants_usagerecord", row.pk)
 
 
-def test_a_full_api_key_redirects_and_is_not_echoed(developer: Client, stranger: Client, caller: Caller) -> None:
+def test_a_full_api_key_redirects_and_does_not_appear_in_the_answer(
+    developer: Client, stranger: Client, caller: Caller
+) -> None:
     assert target_of(developer, caller.secret) == page("tenants_apikey", caller.key.pk)
     answer = stranger.get(f"/admin/go/{caller.secret}")
     assert answer.status_code == 404

@@ -90,7 +90,7 @@ def test_a_key_is_created_with_the_chosen_settings(lead: Client, caller: Caller)
     assert key.created_by is not None
 
 
-def test_all_scopes_replace_others_and_no_lifetime_means_no_expiry(lead: Client, caller: Caller) -> None:
+def test_choosing_all_scopes_replaces_others_and_no_lifetime_means_no_expiry(lead: Client, caller: Caller) -> None:
     make(lead, caller, scopes=["*", "models.read"], allowed_models=" , ", lifetime="")
     key = newest(caller)
     assert (key.scopes, key.allowed_models, key.expires_at) == (["*"], None, None)

@@ -61,7 +61,7 @@ def test_a_lead_changes_the_limits_of_a_key(lead: Client, caller: Caller) -> Non
     assert actions.count("budget.deleted") == 1
 
 
-def test_budgets_with_different_alerts_keep_them(lead: Client, caller: Caller) -> None:
+def test_budgets_keep_their_own_alert_percentages(lead: Client, caller: Caller) -> None:
     for period, percents in (("day", [90]), ("month", [10, 20])):
         services.set_budget(
             team=caller.team, api_key=caller.key, period=period, amount=Decimal(5), alert_percents=percents
@@ -84,7 +84,7 @@ def test_a_lead_may_only_lower_the_limits_of_the_team(lead: Client, operator: Cl
     assert limits(caller).requests_per_minute == 300
 
 
-def test_a_lead_does_not_lift_the_budget_of_the_team(lead: Client, operator: Client, caller: Caller) -> None:
+def test_a_lead_cannot_raise_the_budget_of_the_team(lead: Client, operator: Client, caller: Caller) -> None:
     url, form = page_of(caller), {"hard_month": "50", "allow_unknown_prices": "on"}
     operator.post(url, {"hard_month": "50"})
     assert "You may not allow these models" in text(lead.post(url, form))
@@ -99,7 +99,7 @@ def test_developers_cannot_change_the_limits_of_the_team(developer: Client, call
     assert "Change limits" not in text(developer.get(f"{TEAMS}{caller.team.pk}/change/?tab=limits"))
 
 
-def test_end_users_have_limits_of_their_own(lead: Client, caller: Caller) -> None:
+def test_end_users_have_their_own_limits(lead: Client, caller: Caller) -> None:
     for end_user in ("*", "ada"):
         lead.post(page_of(caller, f"?end_user={end_user}"), {"concurrent_runs": "2"})
     assert limits(caller, end_user="ada").concurrent_runs == 2
@@ -122,14 +122,16 @@ def test_invalid_limits_are_explained(lead: Client, caller: Caller, form: dict[s
     assert message in text(lead.post(page_of(caller), form))
 
 
-def test_other_teams_and_their_keys_are_unknown(caller: Caller, lead: Client, make_caller: MakeCaller) -> None:
+def test_limits_of_other_teams_and_their_keys_are_not_found(
+    caller: Caller, lead: Client, make_caller: MakeCaller
+) -> None:
     other = make_caller()
     assert lead.get(page_of(other)).status_code == 404
     assert lead.get(page_of(caller, f"?key={other.key.pk}")).status_code == 404
     assert member(other.team).get(page_of(caller)).status_code == 404
 
 
-def test_the_team_page_shows_what_is_in_use(lead: Client, caller: Caller) -> None:
+def test_the_team_page_shows_the_current_usage_of_limits(lead: Client, caller: Caller) -> None:
     services.set_limits(team=caller.team, values={"requests_per_minute": 10, "concurrent_runs": 2})
     services.set_budget(team=caller.team, period="day", amount=Decimal(1))
     services.set_limits(team=caller.team, api_key=caller.key, values={"requests_per_day": 100})
@@ -143,5 +145,5 @@ def test_the_team_page_shows_what_is_in_use(lead: Client, caller: Caller) -> Non
     assert {meter["key"]: meter["text"] for meter in meters}[f"key/{caller.key.pk}/requests_per_day"] == "1 of 100"
 
 
-def test_meters_of_other_teams_are_unknown(caller: Caller, make_caller: MakeCaller) -> None:
+def test_meters_of_other_teams_are_not_found(caller: Caller, make_caller: MakeCaller) -> None:
     assert member(make_caller().team).get(page_of(caller, "meters/")).status_code == 404

@@ -64,7 +64,7 @@ def test_a_team_is_notified_once_per_key(caller: Caller, make_caller: MakeCaller
     assert notify_team(make_caller(), "first") is not None
 
 
-def test_without_a_mail_server_no_mail_waits(caller: Caller, settings: Settings) -> None:
+def test_no_mail_is_queued_without_a_mail_server(caller: Caller, settings: Settings) -> None:
     settings.EMAIL_HOST = ""
     add_person(caller)
     assert notify_team(caller) is not None
@@ -102,7 +102,7 @@ def test_the_page_stores_the_choices_of_each_team(caller: Caller, make_caller: M
     assert sorted(stored) == sorted(wanted)
 
 
-def test_the_page_stores_nothing_for_teams_of_others(caller: Caller, make_caller: MakeCaller) -> None:
+def test_the_page_stores_no_choices_for_other_teams(caller: Caller, make_caller: MakeCaller) -> None:
     person, other = add_person(caller), make_caller()
     signed_in(person).post(PAGE, {"by_mail": [f"{other.team.pk} budget.alert"]})
     assert {choice.team_id for choice in choices_of(person)} == {caller.team.pk}
@@ -130,7 +130,7 @@ def test_a_forged_link_to_unsubscribe_is_unknown(caller: Caller) -> None:
     assert all(choice.by_mail for choice in choices_of(person))
 
 
-def test_the_paths_in_mails_are_those_of_the_pages() -> None:
+def test_paths_in_mails_lead_to_pages() -> None:
     assert (reverse("unsubscribe", args=["token"]), reverse("console:notifications")) == (
         "/account/unsubscribe/token/",
         PAGE,

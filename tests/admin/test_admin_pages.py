@@ -197,7 +197,7 @@ def test_query_count_of_a_list_is_independent_of_its_rows(
 
 
 @pytest.mark.slow
-def test_query_count_of_teams_and_users_is_independent_of_their_rows(
+def test_query_count_of_team_and_user_lists_is_independent_of_their_rows(
     admin: Client, make_caller: MakeCaller, count_queries: CountQueries
 ) -> None:
     pages = ("/admin/tenants/team/", "/admin/auth/user/?o=-1")

@@ -112,7 +112,7 @@ def test_a_key_of_another_team_is_refused(developer: Client, stranger: Client, m
         assert not ApiKey.objects.filter(team=other.team, source=KeySource.PLAYGROUND).exists()
 
 
-def test_a_user_gets_keys_only_for_teams_in_which_they_are_developer(make_caller: MakeCaller) -> None:
+def test_only_developers_of_a_team_get_its_playground_keys(make_caller: MakeCaller) -> None:
     mine, looked_at = make_caller(), make_caller()
     both = sign_in({mine.team.pk: Role.DEVELOPER, looked_at.team.pk: Role.AUDITOR})
     assert create_key(both, mine)["key"]
@@ -130,7 +130,7 @@ def test_creating_a_key_requires_post_and_a_csrf_token(developer: Client, caller
         assert strict.post(f"{URL}{address}/", {"team": caller.team.pk}).status_code == 403
 
 
-def test_only_the_own_playground_key_can_be_revoked(developer: Client, caller: Caller) -> None:
+def test_users_can_revoke_only_their_own_playground_key(developer: Client, caller: Caller) -> None:
     created = create_key(developer, caller)
     colleague = member(caller.team)
     for client, key_id in ((colleague, created["id"]), (developer, caller.key.pk), (developer, "key_nowhere")):
@@ -196,7 +196,7 @@ def test_the_cost_is_visible_only_with_access_to_the_response(
     assert stranger.get(f"{URL}ended/{response.pk}/").status_code == 404
 
 
-def test_only_vector_stores_of_the_own_team_are_offered(
+def test_only_vector_stores_of_the_users_team_are_offered(
     developer: Client, caller: Caller, make_caller: MakeCaller
 ) -> None:
     other = make_caller()

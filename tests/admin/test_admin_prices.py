@@ -62,7 +62,7 @@ def test_only_operators_adopt_published_prices(lead: Client, model: Model) -> No
 
 
 @pytest.mark.usefixtures("rollups")
-def test_costs_that_miss_calls_are_a_lower_bound(lead: Client, caller: Caller) -> None:
+def test_costs_that_do_not_include_all_calls_are_a_lower_bound(lead: Client, caller: Caller) -> None:
     columns = {"object_id": "x", "upstream_id": "u", "upstream_model": "m", "outcome": "stop", "endpoint": "responses"}
     with scope.every_team():
         for name, cost in (("priced", Decimal(3)), ("unpriced", None), ("mixed", Decimal(2)), ("mixed", None)):

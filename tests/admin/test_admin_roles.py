@@ -51,7 +51,7 @@ def test_an_operator_manages_upstreams_but_assigns_no_roles(operator: Client, ca
     assert operator.get("/admin/tenants/membership/add/").status_code == 403
 
 
-def test_nobody_but_administrators_grants_the_own_account_more(
+def test_only_administrators_can_extend_their_own_permissions(
     operator: Client, platform_auditor: Client, lead: Client, developer: Client, auditor: Client
 ) -> None:
     for client in (operator, platform_auditor, lead, developer, auditor):
@@ -93,7 +93,7 @@ def test_a_platform_auditor_cannot_create_anything(platform_auditor: Client, cal
         ("tenants/auditevent", "after__icontains"),
     ],
 )
-def test_columns_that_a_list_does_not_show_cannot_be_guessed(
+def test_lists_cannot_be_filtered_by_hidden_columns(
     auditor: Client, platform_auditor: Client, page: str, lookup: str
 ) -> None:
     for client in (auditor, platform_auditor):

@@ -216,7 +216,7 @@ def test_indexing_twice_creates_no_duplicates(caller: Caller) -> None:
     assert count_texts(caller) == 1
 
 
-def test_an_item_whose_transaction_ends_late_is_not_skipped(developer: Client, caller: Caller) -> None:
+def test_items_of_late_transactions_are_indexed(developer: Client, caller: Caller) -> None:
     word = unique_word()
     written, go_on = threading.Event(), threading.Event()
 
@@ -303,7 +303,7 @@ def test_the_palette_escapes_the_term(developer: Client, caller: Caller) -> None
     assert "<script>" not in palette(developer, "<script>alert(1)</script>")
 
 
-def test_the_palette_does_not_cache_results_after_access_is_lost(caller: Caller) -> None:
+def test_the_palette_shows_no_cached_results_after_access_is_lost(caller: Caller) -> None:
     seen = member(caller.team)
     assert caller.key.pk in palette(seen, caller.key.prefix)
     with scope.every_team():

@@ -132,7 +132,7 @@ def test_lists_run_no_count_and_few_queries(
         assert count_queries(admin, address) <= 14, address
 
 
-def test_the_page_of_a_batch_gives_the_reason_why_its_files_fail(
+def test_the_page_of_a_batch_gives_the_reason_for_the_failure_of_its_files(
     lead: Client, caller: Caller, stored_objects: dict[str, str]
 ) -> None:
     batch_id, url = stored_objects[LISTS[0]], f"{LISTS[0]}{stored_objects[LISTS[0]]}/change/"

@@ -119,16 +119,16 @@ def test_restarts_of_up_are_shown(admin: Client, state_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"supervisor": 4194305, "processes": []}', '{"supervisor": 0}'])
-def test_a_file_of_restarts_that_is_not_current_is_ignored(admin: Client, state_dir: Path, content: str) -> None:
+def test_an_outdated_restarts_file_is_ignored(admin: Client, state_dir: Path, content: str) -> None:
     (state_dir / "processes.json").write_text(content)
     assert "sys-restarts" not in text(admin.get(f"{PAGE}now/"))
 
 
-def test_without_up_there_are_no_restarts(admin: Client, state_dir: Path) -> None:
+def test_no_restarts_are_shown_without_up(admin: Client, state_dir: Path) -> None:
     assert "sys-restarts" not in text(admin.get(f"{PAGE}now/"))
 
 
-def test_processes_report_the_lag_of_their_loop_and_their_pool(admin: Client, worker: WorkerProcess) -> None:
+def test_processes_report_event_loop_lag_and_pool_usage(admin: Client, worker: WorkerProcess) -> None:
     def reported() -> bool:
         beats = [beat for beat in heartbeats.live_processes() or () if beat.kind == "worker" and "pool" in beat.facts]
         return bool(beats) and all(beat.facts["lag_ms"] >= 0 for beat in beats)

@@ -88,7 +88,7 @@ def test_tabs_depend_on_the_role(lead: Client, developer: Client, auditor: Clien
 @pytest.mark.parametrize(
     "path", ["change/?tab=members", "change/?tab=keys", "change/?tab=danger", "members/", "suspend/"]
 )
-def test_a_team_of_others_is_reported_like_an_unknown_team(path: str, stranger: Client, caller: Caller) -> None:
+def test_another_team_looks_like_an_unknown_team(path: str, stranger: Client, caller: Caller) -> None:
     found, unknown = (stranger.get(f"/admin/tenants/team/{each}/{path}") for each in (caller.team.pk, "team_unknown"))
     assert (found.status_code, found.content) == (unknown.status_code, unknown.content)
     assert found.status_code == 404
@@ -117,7 +117,7 @@ def test_the_keys_tab_links_to_keys_and_their_creation(lead: Client, auditor: Cl
     assert "/admin/tenants/apikey/add/" not in text(auditor.get(page(caller.team, "keys")))
 
 
-def test_operators_but_not_leads_change_settings(operator: Client, lead: Client, caller: Caller) -> None:
+def test_only_operators_change_settings(operator: Client, lead: Client, caller: Caller) -> None:
     form = {
         "name": caller.team.name,
         "disconnect_grace_seconds": "7",
@@ -260,9 +260,7 @@ def test_the_team_list_shows_suspended_teams(admin: Client, caller: Caller) -> N
     assert "suspended" in text(admin.get("/admin/tenants/team/", {"q": caller.team.name}))
 
 
-def test_the_platform_and_not_a_lead_restricts_the_models_of_a_team(
-    lead: Client, operator: Client, caller: Caller
-) -> None:
+def test_only_operators_restrict_the_models_of_a_team(lead: Client, operator: Client, caller: Caller) -> None:
     page = f"/admin/tenants/team/{caller.team.pk}/change/?tab=settings"
     form = {"name": caller.team.name, "log_retention_hours": 24, "tools": ["*"], "time_zone": "UTC", "weight": 1}
     form |= {"unknown_usage": "estimate", "model_policy": "allow_list", "model_names": "small, large"}

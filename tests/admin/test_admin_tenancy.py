@@ -75,14 +75,14 @@ def test_no_list_shows_rows_of_another_team(page: str, stranger: Client, caller:
 
 
 @pytest.mark.parametrize("page", LISTS)
-def test_a_lead_sees_the_rows_of_the_own_team(page: str, lead: Client, caller: Caller) -> None:
+def test_a_lead_sees_the_rows_of_their_team(page: str, lead: Client, caller: Caller) -> None:
     row = own_rows(caller)[page]
     seen = [lead.get(f"/admin/tenants/{page}/"), lead.get(f"/admin/tenants/{page}/{row}/change/")]
     assert [answer.status_code for answer in seen] == [200, 200]
     assert f"/admin/tenants/{page}/{row.replace('_', '_5F')}/change/" in text(seen[0])
 
 
-def test_filter_choices_are_limited_to_the_own_team(stranger: Client, caller: Caller) -> None:
+def test_filter_choices_are_limited_to_the_users_team(stranger: Client, caller: Caller) -> None:
     query = {"app_label": "responses", "model_name": "response", "field_name": "team", "term": ""}
     for field in ("team", "api_key"):
         found = stranger.get("/admin/autocomplete/", {**query, "field_name": field}).json()["results"]
@@ -91,7 +91,7 @@ def test_filter_choices_are_limited_to_the_own_team(stranger: Client, caller: Ca
 
 
 @pytest.mark.parametrize("page", ["tenants/model", "tenants/upstream", "auth/user"])
-def test_global_objects_are_for_administrators(page: str, lead: Client) -> None:
+def test_only_administrators_see_global_objects(page: str, lead: Client) -> None:
     assert [lead.get(f"/admin/{page}/{path}").status_code for path in ("", "add/")] == [403, 403]
 
 

@@ -138,7 +138,7 @@ def test_content_is_hidden_until_it_is_revealed(
     assert seen is (who != "auditor")
 
 
-def test_a_stranger_gets_the_answer_of_an_unknown_id(stranger: Client, response: Response) -> None:
+def test_a_call_of_another_team_looks_like_an_unknown_id(stranger: Client, response: Response) -> None:
     call = call_of(response, name="private_tool", output=SECRET)
     unknown = stranger.get(reverse("admin:responses_toolcall_change", args=[10**15]))
     foreign = stranger.get(page_url(call))
@@ -149,7 +149,7 @@ def test_a_stranger_gets_the_answer_of_an_unknown_id(stranger: Client, response:
         assert "private_tool" not in text(stranger.get(url))
 
 
-def test_odd_addresses_are_answered(lead: Client, response: Response) -> None:
+def test_malformed_query_strings_cause_no_error(lead: Client, response: Response) -> None:
     call_of(response)
     for odd in ("0x1", "9" * 30, "abc", "1%00"):
         assert lead.get(f"{CALLS}{odd}/change/").status_code in {302, 404}

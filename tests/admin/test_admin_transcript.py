@@ -112,7 +112,7 @@ def test_binary_and_encrypted_content_is_not_shown(lead: Client, response: Respo
     assert "data image, unknown type, 3.0 KB" in shown
 
 
-def test_tools_of_namespaces_and_servers_are_named(lead: Client, response: Response) -> None:
+def test_tool_names_include_their_namespace_or_server(lead: Client, response: Response) -> None:
     crm = {
         "type": "namespace",
         "name": "crm",

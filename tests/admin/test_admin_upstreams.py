@@ -222,7 +222,7 @@ def test_capabilities_are_saved_shown_and_audited(admin: Client, model: Model) -
     assert line.after == {"vision": False, "reasoning_efforts": efforts, "context_window": 32768}
 
 
-def test_no_selected_effort_means_unknown(admin: Client, model: Model) -> None:
+def test_a_model_without_selected_efforts_accepts_any_effort(admin: Client, model: Model) -> None:
     save_model(admin, model, reasoning_efforts=["low"])
     save_model(admin, model)
     assert stored_capabilities(model).reasoning_efforts is None

@@ -169,7 +169,7 @@ def test_invalid_queries_render_a_page(lead: Client, caller: Caller) -> None:
     assert [lead.get(USAGE, query).status_code for query in odd] == [200] * len(odd)
 
 
-def test_numbers_link_to_lists_that_open(lead: Client, caller: Caller) -> None:
+def test_numbers_link_to_working_lists(lead: Client, caller: Caller) -> None:
     response = add_response(caller, status=Status.FAILED)
     good = add_response(caller)
     page = text(lead.get(USAGE, {"group": "status", "range": "24h"}))

@@ -42,7 +42,7 @@ def test_a_model_without_a_price_has_no_cost_of_zero(lead: Client, caller: Calle
 
 
 @pytest.mark.parametrize(("rows", "columns"), [*combinations(AXES, 2)])
-def test_every_pair_can_be_shown(lead: Client, caller: Caller, rows: str, columns: str) -> None:
+def test_every_pair_of_dimensions_can_be_shown(lead: Client, caller: Caller, rows: str, columns: str) -> None:
     response = add_response(caller, end_user="ada", metadata={"project": "x"}, tool_calls=1)
     with scope.team(caller.team.pk):
         ToolCall.objects.create(

@@ -66,7 +66,7 @@ def test_a_new_endpoint_shows_its_secret_once(lead: Client, caller: Caller) -> N
 
 
 @pytest.mark.parametrize("url", ["http://example.com/", "https://10.0.0.1/", "nonsense"])
-def test_urls_that_deliveries_cannot_reach_are_rejected(lead: Client, caller: Caller, url: str) -> None:
+def test_unreachable_urls_are_rejected(lead: Client, caller: Caller, url: str) -> None:
     answer = lead.post(f"{ENDPOINTS}add/", {**SETTINGS, "team": caller.team.pk, "url": url})
     assert "The URL is not allowed" in text(answer)
     with scope.team(caller.team.pk):
@@ -172,7 +172,7 @@ def test_only_managers_can_change_an_endpoint(developer: Client, stranger: Clien
     assert (row.updated_at, row.enabled, audited(caller)) == (before, True, [])
 
 
-def test_scripts_of_filters_are_on_the_list_only(lead: Client, caller: Caller) -> None:
+def test_filter_scripts_are_loaded_on_the_list_only(lead: Client, caller: Caller) -> None:
     add_endpoint(caller, "https://a.example/")
     announce(caller)
     resend = f"{DELIVERIES}{deliveries_of(caller)[0].pk}/resend/"

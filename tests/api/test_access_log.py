@@ -43,16 +43,14 @@ def api(process: WebProcess, http: httpx2.Client, make_caller: MakeCaller) -> Ap
 
 
 @pytest.mark.parametrize("page", ["invitations", "unsubscribe"])
-def test_links_that_are_permissions_are_not_logged(process: WebProcess, http: httpx2.Client, page: str) -> None:
+def test_secret_links_are_not_logged(process: WebProcess, http: httpx2.Client, page: str) -> None:
     answer = http.get(f"{process.url}/account/{page}/secret/")
     line = line_of(process, answer.headers["x-request-id"])
     assert line["path"] == f"/account/{page}/[redacted]/"
 
 
 @pytest.mark.parametrize("reason", ["no CSRF token", "another host"])
-def test_refused_links_that_are_permissions_are_not_logged(
-    process: WebProcess, http: httpx2.Client, reason: str
-) -> None:
+def test_rejected_secret_links_are_not_logged(process: WebProcess, http: httpx2.Client, reason: str) -> None:
     since = process.written
     headers = {"host": "bad host"} if reason == "another host" else {}
     answer = http.post(f"{process.url}/account/invitations/hush-4b1e/", headers=headers)
@@ -68,7 +66,7 @@ def test_a_key_in_a_path_is_not_logged(process: WebProcess, api: Api) -> None:
     assert path == "/v1/responses/sk-[redacted]"
 
 
-def test_a_request_has_one_line(process: WebProcess, api: Api, script: Script) -> None:
+def test_each_request_has_one_log_line(process: WebProcess, api: Api, script: Script) -> None:
     script.say("Hello")
     answer = api.post("/responses?secret=1", {"model": script.model, "input": "Hi"})
     line = line_of(process, answer.headers["x-request-id"])
@@ -90,20 +88,20 @@ def test_a_request_has_one_line(process: WebProcess, api: Api, script: Script) -
     assert api.caller.secret not in process.output()
 
 
-def test_requests_without_a_key_have_a_line_too(process: WebProcess, http: httpx2.Client) -> None:
+def test_requests_without_a_key_are_logged(process: WebProcess, http: httpx2.Client) -> None:
     for path, status in (("/v1/models", 401), ("/v1/nothing", 404), ("/openapi.json", 200), ("/account/login/", 200)):
         answer = http.get(process.url + path)
         line = line_of(process, answer.headers["x-request-id"])
         assert (line["path"], line["status"], line["team"], line["key"]) == (path, status, None, None)
 
 
-def test_the_key_of_a_refused_request_is_known(process: WebProcess, http: httpx2.Client, make_caller: Any) -> None:
+def test_the_key_of_a_rejected_request_is_logged(process: WebProcess, http: httpx2.Client, make_caller: Any) -> None:
     api = Api(http, url=process.url, caller=make_caller(scopes=["files.read"]))
     line = line_of(process, api.get("/models").headers["x-request-id"])
     assert (line["status"], line["key"]) == (403, api.caller.key.pk)
 
 
-def test_a_stream_has_a_line_at_its_end(process: WebProcess, api: Api, script: Script) -> None:
+def test_a_stream_is_logged_at_its_end(process: WebProcess, api: Api, script: Script) -> None:
     script.always(stream(*text("Hello")))
     answer = api.post("/responses", {"model": script.model, "input": "Hi", "stream": True})
     line = line_of(process, answer.headers["x-request-id"])
@@ -111,7 +109,7 @@ def test_a_stream_has_a_line_at_its_end(process: WebProcess, api: Api, script: S
     assert line["team"] == api.caller.team.pk
 
 
-def test_a_stream_that_its_client_left_is_marked(process: WebProcess, api: Api, script: Script) -> None:
+def test_a_stream_abandoned_by_its_client_is_marked(process: WebProcess, api: Api, script: Script) -> None:
     gate = Gate()
     script.always(stream(*text("Hello")[:1], gate, *text("there")))
     with api.stream(model=script.model, input="Hi", store=False) as live:
@@ -124,7 +122,7 @@ def test_a_stream_that_its_client_left_is_marked(process: WebProcess, api: Api, 
     assert (line["status"], line["disconnected"]) == (200, True)
 
 
-def test_a_websocket_has_a_line_at_its_close(process: WebProcess, api: Api) -> None:
+def test_a_websocket_is_logged_at_its_close(process: WebProcess, api: Api) -> None:
     def line() -> list[dict[str, Any]]:
         return [one for one in lines(process) if one.get("key") == api.caller.key.pk]
 
@@ -137,7 +135,7 @@ def test_a_websocket_has_a_line_at_its_close(process: WebProcess, api: Api) -> N
     assert closed["bytes"] > 0
 
 
-def test_probes_have_no_line(process: WebProcess, http: httpx2.Client) -> None:
+def test_probes_are_not_logged(process: WebProcess, http: httpx2.Client) -> None:
     probes = [http.get(f"{process.url}{path}") for path in ("/livez", "/readyz", "/metrics")]
     last = http.get(f"{process.url}/version")
     line_of(process, last.headers["x-request-id"])

@@ -164,7 +164,7 @@ def test_a_scope_allows_its_own_endpoints_only(make_api: MakeApi, given: Scope) 
             assert forbidden is (needed != given), (needed, method, path, answer.text)
 
 
-def test_a_key_without_scopes_is_forbidden_everything(make_api: MakeApi) -> None:
+def test_a_key_without_scopes_can_do_nothing(make_api: MakeApi) -> None:
     answer = make_api(scopes=[]).get("/responses")
     assert error(answer) == (403, None, "insufficient_scope")
     message = "Your API key is missing the scope 'responses.read', which this request requires."

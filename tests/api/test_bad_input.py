@@ -158,7 +158,7 @@ def test_an_invalid_body_is_rejected_with_param_and_code(
         ({"top_logprobs": 99}, {"model": 1}),
     ],
 )
-def test_of_several_defects_the_one_that_openai_reports_is_reported(
+def test_the_defect_that_openai_would_report_first_is_reported(
     api: Api, first: dict[str, Any], second: dict[str, Any]
 ) -> None:
     named = error(api.post("/responses", {**HI, **second, **first}))[1]
@@ -215,7 +215,7 @@ def test_huge_numbers_in_tool_schemas_are_stored_unchanged(api: Api, script: Scr
 
 @pytest.mark.parametrize("depth", [100, 200, 250, 500, 1000])
 @pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
-def test_a_deeply_nested_schema_is_no_server_error(api: Api, depth: int, stream: bool) -> None:
+def test_a_deeply_nested_schema_causes_no_server_error(api: Api, depth: int, stream: bool) -> None:
     schema = b'{"a":' * depth + b"1" + b"}" * depth
     tool = b'{"type": "function", "name": "look", "parameters": %b}' % schema
     wanted = b"true" if stream else b"false"
@@ -227,7 +227,7 @@ def test_a_deeply_nested_schema_is_no_server_error(api: Api, depth: int, stream:
 
 
 @pytest.mark.parametrize("depth", [100, 250, 500, 1000])
-def test_a_deeply_nested_schema_is_no_server_error_in_chat_completions(api: Api, depth: int) -> None:
+def test_a_deeply_nested_schema_causes_no_server_error_in_chat_completions(api: Api, depth: int) -> None:
     schema = b'{"a":' * depth + b"1" + b"}" * depth
     body = b'{"model":"unknown","messages":[{"role":"user","content":"Hi"}],"metadata":%b}' % schema
     assert error(api.post("/chat/completions", body))[0] == 400
@@ -247,7 +247,7 @@ def test_a_misspelled_parameter_gets_a_suggestion(api: Api) -> None:
     assert answer.json()["error"]["message"] == "Unknown parameter: 'temprature'. Did you mean 'temperature'?"
 
 
-def test_messages_get_a_hint_at_input(api: Api) -> None:
+def test_the_parameter_messages_gets_a_hint_at_input(api: Api) -> None:
     answer = api.post("/responses", {"model": "m", "messages": [USER]})
     message = "Unsupported parameter: 'messages'. In the Responses API, this parameter has moved to 'input'."
     assert answer.json()["error"]["message"] == message
@@ -286,14 +286,14 @@ def test_a_wrong_base_url_is_named(web: WebProcess, http: httpx2.Client, path: s
         )
 
 
-def test_unknown_pages_are_no_part_of_the_api(web: WebProcess, http: httpx2.Client) -> None:
+def test_unknown_pages_do_not_get_api_errors(web: WebProcess, http: httpx2.Client) -> None:
     answer = http.get(f"{web.url}/unknown")
     assert answer.status_code == 404
     assert "base URL" not in answer.text
 
 
 @pytest.mark.parametrize("name", ["%ed%a0%80", "%ff", "..%2f..", "x" * 5000, "%27%3b--", "🦀"])
-def test_models_with_odd_names_are_not_found(api: Api, name: str) -> None:
+def test_models_with_malformed_names_are_not_found(api: Api, name: str) -> None:
     assert error(api.get(f"/models/{name}"))[0] == 404
 
 
@@ -346,7 +346,7 @@ def test_responses_are_json_for_any_accept_header(api: Api, path: str, accept: s
     assert (answer.status_code, answer.headers["content-type"]) == (200 if path in LISTS else 404, "application/json")
 
 
-def test_a_key_that_looks_like_a_union_tag_is_rejected(api: Api) -> None:
+def test_a_json_key_that_looks_like_a_union_tag_is_rejected(api: Api) -> None:
     item = {"role": "user", "content": "Hi", "tag:a": None, "tag:b": None}
     answer = api.post("/responses", {"model": "m", "input": [item]})
     assert answer.status_code == 400

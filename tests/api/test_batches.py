@@ -77,7 +77,7 @@ def test_batches_are_listed_newest_first_in_pages(api: Api) -> None:
     assert ([batch["id"] for batch in second["data"]], second["has_more"]) == ([ids[0]], False)
 
 
-def test_creating_a_batch_requires_its_scope_and_that_of_the_endpoint(api: Api, make_api: MakeApi) -> None:
+def test_creating_a_batch_requires_its_scope_and_the_scope_of_the_endpoint(api: Api, make_api: MakeApi) -> None:
     reading = make_api(team=api.caller.team, scopes=["batches.read"])
     chatting = make_api(team=api.caller.team, scopes=["batches.write", "chat_completions.write"])
     asking = body(api, input_file_id=uploaded(api, HI))

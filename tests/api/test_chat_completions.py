@@ -143,7 +143,7 @@ def test_a_single_choice_has_the_index_0(api: Api, script: Script, pieces: list[
     assert (last["choices"], last["usage"]) == ([], USAGE)
 
 
-def test_choices_that_were_not_asked_for_are_left_out(api: Api, script: Script) -> None:
+def test_surplus_choices_are_removed(api: Api, script: Script) -> None:
     first, second = chunk(content="Hello")["choices"], chunk(content="Other")["choices"]
     both = {**chunk(content=""), "choices": [first[0], {**second[0], "index": 1}]}
     script.then(stream(both, chunk(finish="stop")))
@@ -215,7 +215,7 @@ def test_usage_without_numbers_is_estimated(
     assert record.estimated
 
 
-def test_usage_in_the_words_of_another_api_is_recorded(api: Api, script: Script, caller: Caller) -> None:
+def test_usage_with_the_field_names_of_another_api_is_recorded(api: Api, script: Script, caller: Caller) -> None:
     script.then(
         stream(chunk(content="Hi"), {**chunk(finish="stop"), "usage": {"input_tokens": "7", "output_tokens": 3}})
     )
@@ -249,7 +249,7 @@ def test_errors_of_the_upstream_become_api_errors(
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_model_that_the_upstream_does_not_know_is_named(api: Api, script: Script, streamed: bool) -> None:
+def test_the_error_names_a_model_unknown_to_the_upstream(api: Api, script: Script, streamed: bool) -> None:
     message = ModelNotFound(script.model).message
     body = {"model": script.model, "messages": HI, "stream": streamed}
     script.then(refusal(404, "model 'internal' not found"), whole({"error": {"message": "No.", "code": 404}}))

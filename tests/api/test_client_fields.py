@@ -46,7 +46,7 @@ def test_client_metadata_is_accepted_over_websocket(web: WebProcess, api: Api, s
 
 
 @pytest.mark.slow
-def test_processed_messages_are_ignored(web: WebProcess, api: Api, script: Script) -> None:
+def test_the_event_for_processed_messages_is_ignored(web: WebProcess, api: Api, script: Script) -> None:
     with open_socket(web.url, secret=api.caller.secret) as socket:
         socket.send({"type": "response.processed", "response_id": "resp_1"})
         assert socket.respond(model=script.say("Hello").model, input="Hi")["status"] == "completed"
@@ -54,7 +54,7 @@ def test_processed_messages_are_ignored(web: WebProcess, api: Api, script: Scrip
         socket.stay_silent(0.2)
 
 
-def test_metadata_of_items_for_openais_services_is_dropped(api: Api, script: Script) -> None:
+def test_item_metadata_for_openais_services_is_dropped(api: Api, script: Script) -> None:
     items: list[dict[str, Any]] = [
         {"type": "message", "role": "user", "content": "Look.", **PASSTHROUGH},
         {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}", **PASSTHROUGH},
@@ -69,7 +69,7 @@ def test_metadata_of_items_for_openais_services_is_dropped(api: Api, script: Scr
     assert "passthrough" not in str(script.bodies)
 
 
-def test_the_delivery_of_summaries_is_accepted(api: Api, script: Script) -> None:
+def test_the_summary_delivery_parameter_is_accepted(api: Api, script: Script) -> None:
     options = {"reasoning_summary_delivery": "sequential_cutoff", "include_obfuscation": False}
     events = api.events(model=script.say("Hello").model, input="Hi", stream_options=options)
     assert events[-1]["type"] == "response.completed"

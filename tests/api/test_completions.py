@@ -56,7 +56,7 @@ def test_the_upstreams_answer_is_returned(api: Api, script: Script, caller: Call
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_values_that_clients_refuse_are_repaired(client: OpenAI, script: Script, streamed: bool) -> None:
+def test_values_that_clients_reject_are_repaired(client: OpenAI, script: Script, streamed: bool) -> None:
     raw = orjson.dumps(piece("Once", "stop", usage=USAGE)).replace(b'"logprobs":null', b'"logprobs":{"tokens":[NaN]}')
     script.then(stream(b"data: %b\n\n" % raw) if streamed else whole(raw.replace(b"Once", rb"On\ud83dce")))
     answer = client.completions.create(model=script.model, prompt="Say:", stream=streamed)
@@ -123,7 +123,7 @@ def test_a_broken_stream_ends_with_an_error(api: Api, script: Script, caller: Ca
     assert usage_record(caller).outcome == "failed"
 
 
-def test_a_stream_that_breaks_off_ends_with_an_error(api: Api, script: Script, caller: Caller) -> None:
+def test_an_interrupted_stream_ends_with_an_error(api: Api, script: Script, caller: Caller) -> None:
     gate = Gate()
     script.then(stream(piece("Once"), gate, Cut()))
     with api.stream("/completions", model=script.model, prompt="Say:") as live:
@@ -191,7 +191,7 @@ def test_a_prompt_is_required(api: Api) -> None:
     assert error(api.post("/completions", {"model": "m"})) == (400, "prompt", "missing_required_parameter")
 
 
-def test_a_guardrail_that_blocks_refuses_completions(api: Api, script: Script) -> None:
+def test_a_blocking_guardrail_rejects_completions(api: Api, script: Script) -> None:
     with scope.every_team():
         Guardrail.objects.create(
             team=api.caller.team, input_checker="hook", input_action=GuardAction.BLOCK, hook_url="https://example.com"

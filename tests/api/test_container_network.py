@@ -85,7 +85,7 @@ def test_python_uses_the_proxy_as_well(reaching: Api, script: Script, sandbox: S
         ("__import__('socket').create_connection(('1.1.1.1', 443), 3)", "unreachable"),
     ],
 )
-def test_everything_else_is_refused(
+def test_other_domains_are_refused(
     reaching: Api, script: Script, sandbox: Sandbox, port: int, code: str, answer: str
 ) -> None:
     allowed = policy("localhost", "example.invalid")
@@ -112,7 +112,7 @@ def test_a_domain_that_the_operator_has_withdrawn_cannot_be_reached(
     assert "403 Forbidden" in run(reaching, script, f"fetch('127.0.0.1', {port})", named)
 
 
-def test_without_a_policy_there_is_no_proxy(reaching: Api, script: Script, sandbox: Sandbox, port: int) -> None:
+def test_a_container_without_a_policy_has_no_proxy(reaching: Api, script: Script, sandbox: Sandbox, port: int) -> None:
     code = "'HTTPS_PROXY' in os.environ, __import__('socket').socket().connect_ex(('127.0.0.1', 3128))"
     assert run(reaching, script, code, shell({"type": "disabled"})) == "False 111\n"
 
@@ -152,7 +152,7 @@ def test_an_unusable_policy_is_refused_by_name(
     assert fault(answer, 400)["param"] == f"tools[0].environment.{param}"
 
 
-def test_without_the_operators_setting_a_policy_is_refused(api: Api, script: Script, sandbox: Sandbox) -> None:
+def test_a_policy_is_refused_unless_the_operator_allows_domains(api: Api, script: Script, sandbox: Sandbox) -> None:
     refused = fault(api.post("/containers", {"name": "work", "network_policy": policy("example.com")}), 400)
     assert (refused["param"], refused["code"]) == ("network_policy", "unsupported_parameter")
 

@@ -92,7 +92,7 @@ def test_other_origins_get_no_headers(cors_web: WebProcess, http: httpx2.Client,
         assert cors_headers(answer) == {}
 
 
-def test_pages_of_the_console_allow_no_origin(cors_web: WebProcess, http: httpx2.Client) -> None:
+def test_console_pages_allow_no_origin(cors_web: WebProcess, http: httpx2.Client) -> None:
     for path in ("/account/login/", "/livez", "/docs"):
         assert cors_headers(http.get(f"{cors_web.url}{path}", headers={"Origin": ORIGIN})) == {}
 

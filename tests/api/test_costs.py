@@ -48,14 +48,14 @@ def kept(caller: Caller) -> tuple[Response, list[UsageRecord]]:
         return Response.objects.get(), list(UsageRecord.objects.order_by("id"))
 
 
-def test_a_call_notes_its_cost_and_its_prices(api: Api, priced: Script, caller: Caller) -> None:
+def test_a_call_records_its_cost_and_its_prices(api: Api, priced: Script, caller: Caller) -> None:
     priced.then(counted())
     api.create(model=priced.model, input="Hi")
     response, [row] = kept(caller)
     assert (response.cost, row.cost, row.prices) == (COST, COST, NOTED)
 
 
-def test_a_new_price_changes_nothing_that_was_counted(api: Api, priced: Script, caller: Caller) -> None:
+def test_a_new_price_does_not_change_recorded_costs(api: Api, priced: Script, caller: Caller) -> None:
     priced.then(counted())
     api.create(model=priced.model, input="Hi")
     Price.objects.filter(model__name=priced.model).update(amount=Decimal(9))
@@ -63,7 +63,7 @@ def test_a_new_price_changes_nothing_that_was_counted(api: Api, priced: Script, 
     assert (row.cost, row.prices) == (COST, NOTED)
 
 
-def test_a_response_costs_what_its_turns_cost(api: Api, script: Script, caller: Caller) -> None:
+def test_the_cost_of_a_response_is_the_sum_of_its_turns(api: Api, script: Script, caller: Caller) -> None:
     described = describe(script, prices=PriceList.simple(input="0.0003", output="0.0007"))
     described.then(stream(*calls(nowhere='{"a":1}'))).then(stream(*text("Done")))
     api.create(model=described.model, input="Hi", tools=[{"type": "function", "name": "other", "parameters": {}}])
@@ -74,14 +74,14 @@ def test_a_response_costs_what_its_turns_cost(api: Api, script: Script, caller: 
     assert response.cost == sum(expected) > 0
 
 
-def test_without_a_price_there_is_no_cost(api: Api, script: Script, caller: Caller) -> None:
+def test_a_call_without_a_price_has_no_cost(api: Api, script: Script, caller: Caller) -> None:
     script.then(counted())
     api.create(model=script.model, input="Hi")
     response, [row] = kept(caller)
     assert (response.cost, row.cost, row.prices) == (None, None, None)
 
 
-def test_a_call_that_breaks_off_costs_what_is_estimated(api: Api, priced: Script, caller: Caller) -> None:
+def test_an_interrupted_call_has_an_estimated_cost(api: Api, priced: Script, caller: Caller) -> None:
     priced.then(stream(chunk(content="Hello there"), done=False))
     api.post("/responses", {"model": priced.model, "input": "Hi"})
     response, [row] = kept(caller)
@@ -89,7 +89,7 @@ def test_a_call_that_breaks_off_costs_what_is_estimated(api: Api, priced: Script
     assert row.cost == response.cost == Decimal(4 * row.input_tokens + 16 * row.output_tokens) / 10**7 > 0
 
 
-def test_chat_completions_cost_the_same(api: Api, priced: Script, caller: Caller) -> None:
+def test_chat_completions_have_the_same_cost(api: Api, priced: Script, caller: Caller) -> None:
     priced.then(counted())
     messages = [{"role": "user", "content": "Hi"}]
     with api.stream("/chat/completions", model=priced.model, messages=messages) as answer:
@@ -98,7 +98,7 @@ def test_chat_completions_cost_the_same(api: Api, priced: Script, caller: Caller
         assert UsageRecord.objects.get().cost == COST
 
 
-def test_who_goes_on_with_a_run_counts_on(caller: Caller) -> None:
+def test_a_resumed_run_adds_to_the_cost(caller: Caller) -> None:
     begun = begin(caller, input="Hi")
     with scope.team(caller.team.pk):
         response = Response.objects.get()
@@ -111,7 +111,7 @@ def test_who_goes_on_with_a_run_counts_on(caller: Caller) -> None:
     assert change.update.cost == COST
 
 
-def test_the_reported_service_tier_decides_about_the_price(api: Api, script: Script, caller: Caller) -> None:
+def test_the_reported_service_tier_determines_the_price(api: Api, script: Script, caller: Caller) -> None:
     flex = PriceEntry(dimension="input", amount=Decimal("0.2"), service_tier="flex")
     described = describe(script, prices=PriceList([*PRICES.entries, flex]))
     told = usage(prompt_tokens=10, completion_tokens=5)

@@ -57,7 +57,7 @@ def count(api: Api, script: Script, **body: Any) -> int:
     return found
 
 
-def test_the_upstream_counts(api: Api, script: Script) -> None:
+def test_the_upstream_counts_the_input_tokens(api: Api, script: Script) -> None:
     script.then(counted(1234))
     assert count(api, script, input="abcd", instructions="Be brief.") == 1234
 
@@ -78,10 +78,10 @@ def test_the_counting_endpoint_gets_the_input_of_the_model(api: Api, script: Scr
     "answer",
     [refusal(400), refusal(404), counted("many"), counted(None), counted(-1), counted(True), whole(b"[]"), whole(b"{")],
 )
-def test_without_its_word_there_is_an_estimate(api: Api, script: Script, answer: Answer) -> None:
+def test_the_count_is_an_estimate_if_the_upstream_has_none(api: Api, script: Script, answer: Answer) -> None:
     script.then(answer)
     assert count(api, script, input="abcdefgh") == 2
 
 
-def test_an_empty_request_is_counted_without_the_upstream(api: Api, script: Script) -> None:
+def test_an_empty_request_is_not_sent_to_the_upstream(api: Api, script: Script) -> None:
     assert count(api, script) == 0

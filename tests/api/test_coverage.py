@@ -66,7 +66,7 @@ def kinds(union: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_manual_is_what_the_table_says(page: str) -> None:
+def test_the_manual_matches_the_table(page: str) -> None:
     manual = (ROOT / page).read_text()
     assert update_tables(manual) == manual, "run: python3 manage.py api_coverage"
 
@@ -82,7 +82,7 @@ def test_the_manual_has_every_parameter() -> None:
 
 
 @pytest.mark.parametrize("one", ACCEPTED, ids=names(ACCEPTED))
-def test_what_it_calls_honoured_or_echoed_is_accepted(api: Api, script: Script, one: SupportedParameter) -> None:
+def test_honoured_and_echoed_parameters_are_accepted(api: Api, script: Script, one: SupportedParameter) -> None:
     script.always(stream(*text("Hello")))
     body = {"model": script.model, "input": "Hi", **WITH.get(one.name, {}), one.name: one.example}
     if one.name == "model":
@@ -107,7 +107,7 @@ def test_model_dependent_parameters_are_accepted_or_rejected(api: Api, script: S
 
 
 @pytest.mark.parametrize(("name", "value"), REFUSALS, ids=[f"{name}: {value}" for name, value in REFUSALS])
-def test_what_it_calls_refused_is_refused_by_name(api: Api, script: Script, name: str, value: Any) -> None:
+def test_refused_parameters_are_refused_by_name(api: Api, script: Script, name: str, value: Any) -> None:
     status, param, code = error(api.post("/responses", {"model": script.model, "input": "Hi", name: value}))
     assert (status, (param or "").split(".")[0]) == (400, name)
     assert code in UNSUPPORTED
@@ -123,7 +123,7 @@ LACKING: dict[str, tuple[str, ...]] = {"code_interpreter": ("tools[0].container"
 
 
 @pytest.mark.parametrize("one", TOOLS, ids=[one.type for one in TOOLS])
-def test_tools_are_refused_by_their_type_or_read(api: Api, script: Script, one: Any) -> None:
+def test_supported_tools_are_accepted_and_others_are_refused_by_type(api: Api, script: Script, one: Any) -> None:
     """A tool that is honoured gets no further than to what it lacks."""
     script.always(stream(*text("Hello")))
     answer = api.post("/responses", {"model": script.model, "input": "Hi", "tools": [{"type": one.type}]})
@@ -145,12 +145,12 @@ def test_the_manual_has_every_item() -> None:
     assert {one.type for one in ITEMS} == kinds(ResponseItem) | {"item_reference", "compaction_trigger"}
 
 
-def test_the_items_that_it_calls_input_are_those_that_are_read() -> None:
+def test_the_input_items_of_the_manual_are_accepted() -> None:
     classes = [*get_args(StoredItem), CompactionTrigger, ItemReference]
     assert {one.type for one in ITEMS if one.input} == {one.model_fields["type"].default for one in classes}
 
 
-def test_the_events_are_events_of_the_sdk() -> None:
+def test_the_events_of_the_manual_exist_in_the_sdk() -> None:
     assert set(EVENTS) <= kinds(ResponseStreamEvent)
 
 
@@ -179,7 +179,7 @@ def test_each_endpoint_resolves_to_its_view(one: Endpoint) -> None:
 
 
 @pytest.mark.parametrize("one", ENDPOINTS, ids=[f"{one.method} {one.path}" for one in ENDPOINTS])
-def test_each_endpoint_wants_a_key_with_its_scope(web: WebProcess, make_api: Any, one: Endpoint) -> None:
+def test_each_endpoint_requires_a_key_with_its_scope(web: WebProcess, make_api: Any, one: Endpoint) -> None:
     path = re.sub(r"{\w+}", "unknown", one.template)
     assert httpx2.request(one.method, f"{web.url}/v1{path}").status_code == 401
     if not one.scope:
@@ -192,7 +192,7 @@ def test_each_endpoint_wants_a_key_with_its_scope(web: WebProcess, make_api: Any
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=[view.path for view in VIEWS])
-def test_other_methods_are_refused_with_the_allowed_ones(api: Api, view: type[ApiView]) -> None:
+def test_other_methods_get_405_with_the_allowed_methods(api: Api, view: type[ApiView]) -> None:
     path = re.sub(r"{\w+}", "unknown", view.endpoints[0].template)
     methods = {one.method for one in view.endpoints}
     allowed = methods | ({"HEAD"} if "GET" in methods else set())

@@ -31,7 +31,7 @@ def create_prompt(api: Api, tmp_path: Path) -> Any:
     return call
 
 
-def test_requests_can_use_the_prompt(api: Api, script: Script, create_prompt: Any) -> None:
+def test_requests_can_use_a_created_prompt(api: Api, script: Script, create_prompt: Any) -> None:
     script.say("Hello, Ada.")
     made = create_prompt({**GREETING, "model": script.model})
     assert made["team"] == api.caller.team.pk
@@ -39,7 +39,7 @@ def test_requests_can_use_the_prompt(api: Api, script: Script, create_prompt: An
     assert [message["content"] for message in script.messages[0]] == ["Greet Ada.", "Begin."]
 
 
-def test_changed_content_is_a_new_version_and_the_same_content_is_not(create_prompt: Any) -> None:
+def test_only_changed_content_creates_a_version(create_prompt: Any) -> None:
     first = create_prompt(GREETING)
     again = create_prompt(GREETING)
     changed = create_prompt({**GREETING, "parameters": {"temperature": 0.2}})
@@ -47,7 +47,7 @@ def test_changed_content_is_a_new_version_and_the_same_content_is_not(create_pro
     assert {made["prompt"] for made in (first, again, changed)} == {first["prompt"]}
 
 
-def test_both_kinds_of_changes_are_in_the_audit_log(api: Api, create_prompt: Any) -> None:
+def test_new_prompts_and_new_versions_are_audited(api: Api, create_prompt: Any) -> None:
     made = create_prompt(GREETING)
     create_prompt({**GREETING, "model": "demo"})
     with scope.team(api.caller.team.pk):
@@ -66,6 +66,6 @@ def test_both_kinds_of_changes_are_in_the_audit_log(api: Api, create_prompt: Any
         ([], "does not contain a JSON object"),
     ],
 )
-def test_invalid_content_is_an_error_that_names_it(create_prompt: Any, content: Any, message: str) -> None:
+def test_the_error_names_invalid_content(create_prompt: Any, content: Any, message: str) -> None:
     with pytest.raises(CommandError, match=message):
         create_prompt(content)

@@ -65,7 +65,7 @@ def test_post_returns_the_whole_response(api: Api, script: Script) -> None:
     assert before <= response["created_at"] <= response["completed_at"] <= time.time()
 
 
-def test_output_is_one_message(api: Api, script: Script) -> None:
+def test_the_output_is_one_message(api: Api, script: Script) -> None:
     script.say("Hel", "lo")
     (message,) = api.create(model=script.model, input="Hi")["output"]
     assert message.pop("id").startswith("msg_")
@@ -73,13 +73,13 @@ def test_output_is_one_message(api: Api, script: Script) -> None:
     assert message == {"type": "message", "status": "completed", "role": "assistant", "content": [part]}
 
 
-def test_stored_response_equals_the_returned_one(api: Api, script: Script) -> None:
+def test_the_stored_response_equals_the_returned_one(api: Api, script: Script) -> None:
     script.say("Hello")
     response = api.create(model=script.model, input="Hi", metadata={"a": "b"})
     assert api.retrieve(response["id"]) == response
 
 
-def test_upstream_receives_only_parameters_of_the_client(api: Api, script: Script) -> None:
+def test_the_upstream_receives_only_parameters_of_the_client(api: Api, script: Script) -> None:
     script.say("Hello")
     api.create(model=script.model, input="Hi")
     assert script.bodies == [
@@ -91,7 +91,7 @@ def test_upstream_receives_only_parameters_of_the_client(api: Api, script: Scrip
     ]
 
 
-def test_upstream_receives_its_own_key_and_not_the_callers(api: Api, script: Script) -> None:
+def test_the_upstream_receives_its_own_key_and_not_the_callers(api: Api, script: Script) -> None:
     script.say("Hello")
     api.create(model=script.model, input="Hi")
     assert script.received[0].headers["Authorization"] == "Bearer upstream-secret"
@@ -170,13 +170,13 @@ def test_reasoning_precedes_the_message(api: Api, script: Script) -> None:
     assert (reasoning["type"], reasoning["summary"], message["type"]) == ("reasoning", [], "message")
 
 
-def test_service_tier_is_the_upstreams(api: Api, script: Script) -> None:
+def test_the_service_tier_is_reported_by_the_upstream(api: Api, script: Script) -> None:
     script.then(stream({**chunk(content="Hi", finish="stop"), "service_tier": "flex"}))
     response = api.create(model=script.model, input="Hi", service_tier="auto")
     assert response["service_tier"] == api.retrieve(response["id"])["service_tier"] == "flex"
 
 
-def test_an_upstream_may_answer_without_streaming(api: Api, script: Script) -> None:
+def test_an_upstream_may_answer_a_stream_request_with_json(api: Api, script: Script) -> None:
     message = {"role": "assistant", "content": "Hello"}
     script.then(whole({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}))
     response = api.create(model=script.model, input="Hi")
@@ -212,7 +212,7 @@ def test_an_unstored_response_has_a_usage_record(api: Api, script: Script, calle
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["/responses", "/chat/completions", "/messages"])
-def test_text_of_an_unstored_response_is_not_kept(api: Api, script: Script, path: str, stream: bool) -> None:
+def test_the_text_of_an_unstored_response_is_not_kept(api: Api, script: Script, path: str, stream: bool) -> None:
     text = f"text-{uuid4().hex}"
     script.then(refusal(400, f"Not allowed: {text}"))
     body: dict[str, Any] = {"model": script.model, "stream": stream}

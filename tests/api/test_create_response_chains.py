@@ -13,7 +13,7 @@ def assistant(content: str) -> dict[str, str]:
     return {"role": "assistant", "content": content}
 
 
-def test_a_chain_is_read_from_its_beginning(api: Api, script: Script) -> None:
+def test_the_model_reads_a_chain_from_its_beginning(api: Api, script: Script) -> None:
     script.say("1").say("2").say("3")
     first = api.create(model=script.model, input="a")
     second = api.create(model=script.model, input="b", previous_response_id=first["id"])
@@ -23,7 +23,7 @@ def test_a_chain_is_read_from_its_beginning(api: Api, script: Script) -> None:
     assert third["previous_response_id"] == second["id"]
 
 
-def test_two_may_follow_the_same_response(api: Api, script: Script) -> None:
+def test_two_responses_may_continue_the_same_response(api: Api, script: Script) -> None:
     script.say("1").say("left").say("right")
     first = api.create(model=script.model, input="a")
     for word in ("l", "r"):
@@ -40,7 +40,7 @@ def test_instructions_are_not_inherited(api: Api, script: Script) -> None:
     assert second["instructions"] is None
 
 
-def test_new_instructions_stand_before_the_chain(api: Api, script: Script) -> None:
+def test_new_instructions_precede_the_chain(api: Api, script: Script) -> None:
     script.say("1").say("2")
     first = api.create(model=script.model, input="a", instructions="Old.")
     api.create(model=script.model, input="b", previous_response_id=first["id"], instructions="New.")
@@ -56,14 +56,14 @@ def test_tools_are_not_inherited(api: Api, script: Script) -> None:
     assert (second["tools"], "tools" in script.bodies[1]) == ([], False)
 
 
-def test_a_follower_may_say_nothing_new(api: Api, script: Script) -> None:
+def test_a_response_may_continue_without_new_input(api: Api, script: Script) -> None:
     script.say("1").say("2")
     first = api.create(model=script.model, input="a")
     api.create(model=script.model, input=[], previous_response_id=first["id"])
     assert script.messages[1] == [user("a"), assistant("1")]
 
 
-def test_a_follower_may_use_another_model(api: Api, script: Script, other_script: Script) -> None:
+def test_a_response_may_continue_with_another_model(api: Api, script: Script, other_script: Script) -> None:
     script.say("1")
     other_script.say("2")
     first = api.create(model=script.model, input="a")
@@ -71,7 +71,7 @@ def test_a_follower_may_use_another_model(api: Api, script: Script, other_script
     assert other_script.messages == [[user("a"), assistant("1"), user("b")]]
 
 
-def test_a_streamed_response_can_be_followed_as_soon_as_it_says_completed(api: Api, script: Script) -> None:
+def test_a_streamed_response_can_be_continued_as_soon_as_it_is_completed(api: Api, script: Script) -> None:
     script.say("1").say("2")
     with api.stream(model=script.model, input="a") as live:
         completed = next(event for event in live.events if event["type"] == "response.completed")
@@ -79,14 +79,14 @@ def test_a_streamed_response_can_be_followed_as_soon_as_it_says_completed(api: A
     assert script.messages[1] == [user("a"), assistant("1"), user("b")]
 
 
-def test_what_was_not_stored_cannot_be_followed(api: Api, script: Script) -> None:
+def test_an_unstored_response_cannot_be_continued(api: Api, script: Script) -> None:
     script.say("1")
     first = api.create(model=script.model, input="a", store=False)
     answer = api.post("/responses", {"model": script.model, "input": "b", "previous_response_id": first["id"]})
     assert error(answer) == (400, "previous_response_id", "previous_response_not_found")
 
 
-def test_what_was_deleted_cannot_be_followed(api: Api, script: Script) -> None:
+def test_a_deleted_response_cannot_be_continued(api: Api, script: Script) -> None:
     script.say("1")
     first = api.create(model=script.model, input="a")
     api.delete(f"/responses/{first['id']}")
@@ -94,7 +94,7 @@ def test_what_was_deleted_cannot_be_followed(api: Api, script: Script) -> None:
     assert error(answer) == (400, "previous_response_id", "previous_response_not_found")
 
 
-def test_what_is_not_finished_cannot_be_followed(api: Api, script: Script) -> None:
+def test_an_unfinished_response_cannot_be_continued(api: Api, script: Script) -> None:
     gate = Gate()
     script.then(stream(gate, *text("1")))
     with api.stream(model=script.model, input="a") as live:
@@ -105,14 +105,14 @@ def test_what_is_not_finished_cannot_be_followed(api: Api, script: Script) -> No
     assert error(answer)[:2] == (400, "previous_response_id")
 
 
-def test_a_follower_that_is_not_stored_reads_the_chain(api: Api, script: Script) -> None:
+def test_an_unstored_response_reads_the_chain(api: Api, script: Script) -> None:
     script.say("1").say("2")
     first = api.create(model=script.model, input="a")
     api.create(model=script.model, input="b", previous_response_id=first["id"], store=False)
     assert script.messages[1] == [user("a"), assistant("1"), user("b")]
 
 
-def test_a_failed_response_can_be_followed_with_what_it_has(api: Api, script: Script) -> None:
+def test_a_failed_response_can_be_continued_with_its_output(api: Api, script: Script) -> None:
     script.then(refusal(500)).say("2")
     api.post("/responses", {"model": script.model, "input": "a"})
     (failed,) = api.get("/responses").json()["data"]
@@ -128,7 +128,7 @@ def test_the_tokens_of_a_chain_count_as_input_of_each_turn(api: Api, script: Scr
     assert second["usage"] == first["usage"]
 
 
-def test_calls_and_outputs_keep_their_places_in_a_chain(api: Api, script: Script) -> None:
+def test_calls_and_outputs_keep_their_order_in_a_chain(api: Api, script: Script) -> None:
     script.then(stream(*calls(look='{"at":1}'))).say("Seen.").say("Bye.")
     first = api.create(model=script.model, input="a")
     output = [{"type": "function_call_output", "call_id": "call_look", "output": "a cat"}]

@@ -34,7 +34,7 @@ def is_free(api: Api, conversation_id: str) -> bool:
         return not ConversationLock.objects.filter(pk=conversation_id).exists()
 
 
-def test_a_conversation_goes_on_from_response_to_response(api: Api, script: Script, database: None) -> None:
+def test_a_conversation_continues_from_response_to_response(api: Api, script: Script, database: None) -> None:
     script.say("1").say("2")
     name = begin(api, "a")
     first = api.create(model=script.model, input="b", conversation=name, instructions="Be brief.")
@@ -49,7 +49,7 @@ def test_a_conversation_goes_on_from_response_to_response(api: Api, script: Scri
     assert is_free(api, name)
 
 
-def test_a_streamed_response_continues_a_conversation_as_soon_as_it_says_so(api: Api, script: Script) -> None:
+def test_a_conversation_can_be_continued_as_soon_as_a_stream_is_completed(api: Api, script: Script) -> None:
     script.say("1").say("2")
     name = begin(api)
     with api.stream(model=script.model, input="a", conversation=name) as live:
@@ -80,7 +80,7 @@ def test_the_history_counts_as_input_of_a_response(api: Api, script: Script) -> 
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_response_that_is_not_stored_leaves_its_items_all_the_same(
+def test_an_unstored_response_adds_its_items_to_the_conversation(
     api: Api, script: Script, streams: bool, database: None
 ) -> None:
     script.say("1").say("2")
@@ -95,7 +95,7 @@ def test_a_response_that_is_not_stored_leaves_its_items_all_the_same(
     assert script.messages[1][-2:] == [assistant("1"), user("c")]
 
 
-def test_calls_and_their_outputs_follow_each_other(api: Api, script: Script, database: None) -> None:
+def test_outputs_follow_their_calls(api: Api, script: Script, database: None) -> None:
     script.then(stream(*calls(look='{"at":1}'))).say("Seen.")
     name = begin(api)
     asked = api.create(model=script.model, input="a", conversation=name)
@@ -112,7 +112,7 @@ def test_calls_and_their_outputs_follow_each_other(api: Api, script: Script, dat
     assert (call.status, call.output) == ("completed", "a cat")
 
 
-def test_an_incomplete_response_leaves_its_items_and_a_cut_call_is_not_read_again(api: Api, script: Script) -> None:
+def test_an_incomplete_response_adds_its_items_and_an_interrupted_call_is_not_read(api: Api, script: Script) -> None:
     begun = {"index": 0, "id": "call_look", "function": {"name": "look", "arguments": '{"at"'}}
     script.then(stream(chunk(content="Hm"), chunk(tool_calls=[begun]), chunk(finish="length"))).say("2")
     name = begin(api)
@@ -124,7 +124,7 @@ def test_an_incomplete_response_leaves_its_items_and_a_cut_call_is_not_read_agai
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_failed_response_leaves_nothing(api: Api, script: Script, streams: bool, database: None) -> None:
+def test_a_failed_response_adds_no_items(api: Api, script: Script, streams: bool, database: None) -> None:
     script.then(stream(chunk(content="Hal"), Cut())) if streams else script.then(refusal(500))
     name = begin(api, "a")
     body = {"model": script.model, "input": "b", "conversation": name}
@@ -136,7 +136,7 @@ def test_a_failed_response_leaves_nothing(api: Api, script: Script, streams: boo
     assert is_free(api, name)
 
 
-def test_what_a_client_adds_or_deletes_meanwhile_is_read_by_the_next_response(api: Api, script: Script) -> None:
+def test_the_next_response_reads_items_added_and_deleted_during_a_run(api: Api, script: Script) -> None:
     gate = Gate()
     script.then(stream(gate, *text("1"))).say("2")
     name = begin(api, "a", "b")
@@ -155,7 +155,7 @@ def test_what_a_client_adds_or_deletes_meanwhile_is_read_by_the_next_response(ap
 # -- other ways to ask ----------------------------------------------------------------------------------------------
 
 
-def test_a_socket_continues_a_conversation_stored_or_not(
+def test_a_websocket_continues_a_conversation_with_and_without_storing(
     api: Api, script: Script, web: WebProcess, database: None
 ) -> None:
     script.say("1").say("2").say("3")
@@ -169,14 +169,14 @@ def test_a_socket_continues_a_conversation_stored_or_not(
     assert [item["content"][0]["text"] for item in api.input_items(follows["id"])] == ["a", "b", "1", "d"]
 
 
-def test_a_response_without_an_answer_leaves_its_input(api: Api, script: Script, database: None) -> None:
+def test_a_response_without_output_adds_its_input(api: Api, script: Script, database: None) -> None:
     name = begin(api, "a")
     api.create(model=script.model, input="b", conversation=name, generate=False)
     assert words(api, name) == ["a", "b"]
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_background_response_holds_its_conversation_from_the_queue_to_its_end(
+def test_a_background_response_locks_its_conversation_from_the_queue_to_its_end(
     api: Api, script: Script, database: None
 ) -> None:
     gate = Gate()
@@ -194,7 +194,7 @@ def test_a_background_response_holds_its_conversation_from_the_queue_to_its_end(
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_cancelled_background_response_leaves_nothing(api: Api, script: Script, database: None) -> None:
+def test_a_cancelled_background_response_adds_no_items(api: Api, script: Script, database: None) -> None:
     script.then(stream(chunk(content="Hal"), Gate(), *text("lo")))
     name = begin(api, "a")
     queued = api.create(model=script.model, input="b", conversation=name, background=True)
@@ -208,7 +208,7 @@ def test_a_cancelled_background_response_leaves_nothing(api: Api, script: Script
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_second_response_has_to_wait(api: Api, script: Script, streams: bool) -> None:
+def test_a_second_concurrent_response_gets_a_conflict(api: Api, script: Script, streams: bool) -> None:
     gate = Gate()
     script.then(stream(gate, *text("1"))).say("2")
     name = begin(api)
@@ -224,7 +224,7 @@ def test_a_second_response_has_to_wait(api: Api, script: Script, streams: bool) 
     assert words(api, name) == ["a", "1", "c", "2"]
 
 
-def test_a_request_that_makes_no_response_lets_go_of_the_conversation(api: Api, script: Script, database: None) -> None:
+def test_a_rejected_request_unlocks_the_conversation(api: Api, script: Script, database: None) -> None:
     name = begin(api, "a")
     image = {"type": "input_image", "file_id": "file-unknown"}
     for wrong in (
@@ -236,7 +236,7 @@ def test_a_request_that_makes_no_response_lets_go_of_the_conversation(api: Api, 
         assert is_free(api, name)
 
 
-def test_a_client_that_leaves_frees_the_conversation_with_its_run(
+def test_a_disconnect_unlocks_the_conversation_at_the_end_of_the_run(
     api: Api, script: Script, make_api: MakeApi, database: None
 ) -> None:
     gate = Gate()
@@ -250,7 +250,7 @@ def test_a_client_that_leaves_frees_the_conversation_with_its_run(
     assert words(api, name) == []
 
 
-def test_a_conversation_that_is_deleted_during_a_run_gets_nothing(api: Api, script: Script, database: None) -> None:
+def test_a_conversation_deleted_during_a_run_gets_no_items(api: Api, script: Script, database: None) -> None:
     gate = Gate()
     script.then(stream(gate, *text("1")))
     name = begin(api, "a")
@@ -265,7 +265,7 @@ def test_a_conversation_that_is_deleted_during_a_run_gets_nothing(api: Api, scri
     assert api.get(f"/conversations/{name}/items").status_code == 404
 
 
-def test_a_response_that_is_deleted_during_its_run_leaves_nothing(api: Api, script: Script, database: None) -> None:
+def test_a_response_deleted_during_its_run_adds_no_items(api: Api, script: Script, database: None) -> None:
     gate = Gate()
     script.then(stream(chunk(content="Hal"), gate, *text("lo"))).say("2")
     name = begin(api, "a")
@@ -292,7 +292,7 @@ def test_a_conversation_and_a_previous_response_exclude_each_other(api: Api, scr
     )
 
 
-def test_an_unknown_conversation_and_that_of_another_team_get_the_same_answer(
+def test_another_teams_conversation_gets_the_answer_of_an_unknown_id(
     api: Api, outsider: Api, script: Script, database: None
 ) -> None:
     name = begin(api, "a")
@@ -306,7 +306,7 @@ def test_an_unknown_conversation_and_that_of_another_team_get_the_same_answer(
 
 
 @pytest.mark.parametrize("wrong", [5, "", {}, {"id": None}, {"id": "conv_x", "more": 1}, ["conv_x"], "c" * 65])
-def test_what_is_no_conversation_is_named(api: Api, script: Script, wrong: Any) -> None:
+def test_an_invalid_conversation_id_is_named(api: Api, script: Script, wrong: Any) -> None:
     answer = api.post("/responses", {"model": script.model, "input": "a", "conversation": wrong})
     status, param, _ = error(answer)
     assert status == 400
@@ -314,7 +314,7 @@ def test_what_is_no_conversation_is_named(api: Api, script: Script, wrong: Any) 
     assert param.startswith("conversation")
 
 
-def test_an_item_stands_once_in_a_conversation(api: Api, script: Script, database: None) -> None:
+def test_an_item_occurs_once_in_a_conversation(api: Api, script: Script, database: None) -> None:
     name = begin(api, "a")
     (taken,) = ids(api, name)
     for again in (
@@ -328,7 +328,7 @@ def test_an_item_stands_once_in_a_conversation(api: Api, script: Script, databas
     assert is_free(api, name)
 
 
-def test_who_continues_a_conversation_may_write_into_it(make_api: MakeApi, api: Api, script: Script) -> None:
+def test_continuing_a_conversation_requires_the_write_scope(make_api: MakeApi, api: Api, script: Script) -> None:
     name = begin(api)
     reader = make_api(team=api.caller.team, scopes=[Scope.RESPONSES_WRITE, Scope.CONVERSATIONS_READ])
     answer = reader.post("/responses", {"model": script.model, "input": "a", "conversation": name})
@@ -336,7 +336,7 @@ def test_who_continues_a_conversation_may_write_into_it(make_api: MakeApi, api: 
     assert ok(reader.post("/responses/input_tokens", {"input": "a", "conversation": name}))["input_tokens"] > 0
 
 
-def test_the_tokens_of_a_conversation_are_counted_and_nothing_is_kept(api: Api, script: Script, database: None) -> None:
+def test_counting_the_tokens_of_a_conversation_stores_nothing(api: Api, script: Script, database: None) -> None:
     name = begin(api, "a" * 4000)
     alone = ok(api.post("/responses/input_tokens", {"input": "b"}))["input_tokens"]
     counted = ok(api.post("/responses/input_tokens", {"input": "b", "conversation": name}))["input_tokens"]

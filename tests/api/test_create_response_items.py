@@ -69,7 +69,7 @@ FIGURE = {"type": "input_image", "image_url": PIXEL}
         ({"role": "user", "content": ""}, {"role": "user", "content": ""}),
     ],
 )
-def test_messages_are_sent_in_chat_form(
+def test_messages_are_sent_as_chat_messages(
     api: Api, script: Script, item: dict[str, Any], message: dict[str, Any]
 ) -> None:
     script.say("Hello")
@@ -127,7 +127,7 @@ def test_output_items_with_the_sdks_nulls_are_accepted(api: Api, script: Script)
     assert [message["role"] for message in script.messages[0]] == ["assistant", "tool"]
 
 
-def test_null_is_nothing_for_keys_of_later_sdks(api: Api, script: Script) -> None:
+def test_null_counts_as_absent_for_keys_of_later_sdks(api: Api, script: Script) -> None:
     script.say("Hello")
     part = {**TEXT, "of_a_later_sdk": None}
     tool = {**TOOL, "another": None}
@@ -136,7 +136,7 @@ def test_null_is_nothing_for_keys_of_later_sdks(api: Api, script: Script) -> Non
     assert error(api.post("/responses", body)) == (400, "input[0].content[0].and", "unknown_parameter")
 
 
-def test_a_function_is_called_and_its_output_sent_back(api: Api, script: Script) -> None:
+def test_a_function_call_and_its_output_reach_the_model(api: Api, script: Script) -> None:
     script.then(stream(*calls(look='{"at": "it"}'))).say("A cat.")
     first = api.create(model=script.model, input="Look", tools=[TOOL])
     (call,) = first["output"]
@@ -245,7 +245,7 @@ def test_foreign_encrypted_content_is_rejected(api: Api, script: Script) -> None
 
 
 @pytest.mark.slow
-def test_references_cannot_add_up_to_more_than_a_body_may_be(api: Api, script: Script) -> None:
+def test_references_cannot_exceed_the_size_limit_of_a_body(api: Api, script: Script) -> None:
     stored = api.create(model=script.say("Yes.").model, input="x" * 1_000_000)
     item_id = api.input_items(stored["id"])[0]["id"]
     many = [{"type": "item_reference", "id": item_id}] * 100

@@ -158,7 +158,7 @@ def test_parameters_are_honoured(api: Api, script: Script, name: str) -> None:
     assert {key: response[key] for key in shown} == shown
 
 
-def test_null_is_the_same_as_nothing(api: Api, script: Script) -> None:
+def test_null_counts_as_absent(api: Api, script: Script) -> None:
     """OpenAI's own clients send it for what was not set."""
     script.say("Hello").say("Hello")
     nulls = dict.fromkeys(name for name in CreateResponse.model_fields if name not in {"model", "input"})
@@ -169,7 +169,7 @@ def test_null_is_the_same_as_nothing(api: Api, script: Script) -> None:
     assert script.bodies[0] == script.bodies[1]
 
 
-def test_null_is_nothing_for_what_is_refused_otherwise(api: Api, script: Script) -> None:
+def test_null_counts_as_absent_for_unsupported_parameters(api: Api, script: Script) -> None:
     script.say("Hello")
     refused = dict.fromkeys(REFUSED)
     api.create(model=script.model, input="Hi", **refused)
@@ -220,35 +220,35 @@ def test_logprobs_are_returned_on_request(api: Api, script: Script) -> None:
     assert api.retrieve(asked["id"]) == asked
 
 
-def test_the_tool_that_is_forced_must_be_offered(api: Api) -> None:
+def test_a_forced_tool_must_be_offered(api: Api) -> None:
     body = {"model": "m", "input": "Hi", "tools": [BARE_TOOL], "tool_choice": {"type": "function", "name": "listen"}}
     assert error(api.post("/responses", body))[:2] == (400, "tool_choice")
 
 
-def test_tool_choice_required_needs_a_tool(api: Api) -> None:
+def test_tool_choice_required_without_tools_is_rejected(api: Api) -> None:
     assert error(api.post("/responses", {"model": "m", "input": "Hi", "tool_choice": "required"}))[:2] == (
         400,
         "tool_choice",
     )
 
 
-def test_two_tools_may_not_have_the_same_name(api: Api) -> None:
+def test_duplicate_tool_names_are_rejected(api: Api) -> None:
     body = {"model": "m", "input": "Hi", "tools": [BARE_TOOL, BARE_TOOL]}
     assert error(api.post("/responses", body))[:2] == (400, "tools[1].name")
 
 
-def test_stream_options_need_a_stream(api: Api) -> None:
+def test_stream_options_without_a_stream_are_rejected(api: Api) -> None:
     body = {"model": "m", "input": "Hi", "stream_options": {"include_obfuscation": False}}
     assert error(api.post("/responses", body))[:2] == (400, "stream_options")
 
 
-def test_programs_that_open_more_of_a_model_are_not_for_this_team(api: Api) -> None:
+def test_the_cyber_access_program_is_refused(api: Api) -> None:
     body = {"model": "m", "input": "Hi", "access_programs": {"cyber": "daybreak_red"}}
     assert error(api.post("/responses", body)) == (403, "access_programs.cyber", "access_program_not_granted")
 
 
 @pytest.mark.parametrize("how", [{"generate": False}, {"prompt_cache_options": {"prewarm": True}}])
-def test_a_response_without_an_answer_can_be_followed(api: Api, script: Script, how: dict[str, Any]) -> None:
+def test_a_response_without_output_can_be_continued(api: Api, script: Script, how: dict[str, Any]) -> None:
     warm = api.create(model=script.model, input="My name is Ada.", **how)
     assert (warm["status"], warm["output"], warm["usage"]) == ("completed", [], None)
     script.say("Ada")

@@ -18,7 +18,7 @@ def kept_to(grammar: dict[str, Any]) -> dict[str, Any]:
     return {**WRITE, "format": grammar}
 
 
-def test_an_upstream_sees_a_function_with_one_text(api: Api, script: Script) -> None:
+def test_a_custom_tool_is_a_function_with_one_text_for_the_upstream(api: Api, script: Script) -> None:
     response = api.create(model=script.say("Hi").model, input="Hi", tools=[WRITE])
     assert response["tools"] == [{**WRITE, "format": {"type": "text"}}]
     function = script.bodies[0]["tools"][0]["function"]
@@ -27,7 +27,7 @@ def test_an_upstream_sees_a_function_with_one_text(api: Api, script: Script) -> 
     assert function["parameters"]["required"] == ["input"]
 
 
-def test_the_client_gets_the_text_and_the_model_its_answer(api: Api, script: Script) -> None:
+def test_the_client_gets_the_input_and_the_model_the_output(api: Api, script: Script) -> None:
     script.call(write='{"input":"print(1)\\n"}').say("Done")
     first = api.create(model=script.model, input="Go", tools=[WRITE])
     call = first["output"][0]
@@ -39,7 +39,7 @@ def test_the_client_gets_the_text_and_the_model_its_answer(api: Api, script: Scr
     assert told == {"role": "tool", "tool_call_id": call["call_id"], "content": "1"}
 
 
-def test_the_input_streams(api: Api, script: Script) -> None:
+def test_the_input_is_streamed(api: Api, script: Script) -> None:
     pieces = ['{"inp', 'ut":"a\\u00e4', 'b"}']
     head = {"index": 0, "id": "c1", "function": {"name": "write", "arguments": ""}}
     rest = [chunk(tool_calls=[{"index": 0, "function": {"arguments": piece}}]) for piece in pieces]
@@ -67,9 +67,7 @@ def test_a_missing_description_is_left_out_of_the_response(api: Api, script: Scr
 
 
 @pytest.mark.parametrize(("grammar", "good"), [(REGEX, "abc"), (LARK, "yes")])
-def test_input_that_keeps_to_its_grammar_is_handed_out(
-    api: Api, script: Script, grammar: dict[str, Any], good: str
-) -> None:
+def test_input_matching_the_grammar_is_returned(api: Api, script: Script, grammar: dict[str, Any], good: str) -> None:
     script.call(write=f'{{"input":"{good}"}}')
     response = api.create(model=script.model, input="Go", tools=[kept_to(grammar)])
     assert response["output"][0]["input"] == good
@@ -79,7 +77,7 @@ def test_input_that_keeps_to_its_grammar_is_handed_out(
 
 
 @pytest.mark.parametrize("grammar", [REGEX, LARK])
-def test_input_that_breaks_its_grammar_is_asked_for_again(api: Api, script: Script, grammar: dict[str, Any]) -> None:
+def test_input_violating_the_grammar_is_requested_again(api: Api, script: Script, grammar: dict[str, Any]) -> None:
     script.call(write='{"input":"123"}').call(write='{"input":"yes"}')
     events = api.events(model=script.model, input="Go", tools=[kept_to(grammar)])
     assert [item["input"] for item in events[-1]["response"]["output"]] == ["yes"]
@@ -87,7 +85,7 @@ def test_input_that_breaks_its_grammar_is_asked_for_again(api: Api, script: Scri
     assert "write" in str(script.messages[1])
 
 
-def test_input_that_breaks_its_grammar_again_and_again_fails(api: Api, script: Script) -> None:
+def test_repeated_grammar_violations_fail_the_response(api: Api, script: Script) -> None:
     script.always(stream(*calls(write='{"input":"123"}')))
     answer = api.post("/responses", {"model": script.model, "input": "Go", "tools": [kept_to(REGEX)]})
     assert error(answer)[0] == 500
@@ -101,7 +99,7 @@ def test_input_that_breaks_its_grammar_again_and_again_fails(api: Api, script: S
         {**LARK, "definition": "is this a grammar?"},
     ],
 )
-def test_a_grammar_that_is_none_is_refused(api: Api, script: Script, grammar: dict[str, Any]) -> None:
+def test_an_invalid_grammar_is_refused(api: Api, script: Script, grammar: dict[str, Any]) -> None:
     tools = [{"type": "function", "name": "a"}, kept_to(grammar)]
     answer = api.post("/responses", {"model": script.model, "input": "Go", "tools": tools})
     assert error(answer) == (400, "tools[1].format.definition", "invalid_value")
@@ -144,7 +142,7 @@ def test_custom_tools_are_forwarded_unchanged_to_models_that_support_them(api: A
     assert script.messages[1][-2]["tool_calls"] == [asked]
 
 
-def test_functions_are_functions_beside_them(api: Api, script: Script) -> None:
+def test_functions_beside_custom_tools_stay_functions(api: Api, script: Script) -> None:
     tools = [{"type": "function", "name": "look"}, WRITE]
     api.create(model=describe(script, custom_tools=True).say("Hi").model, input="Hi", tools=tools)
     assert [tool["type"] for tool in script.bodies[0]["tools"]] == ["function", "custom"]

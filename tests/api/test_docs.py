@@ -58,7 +58,7 @@ def test_schema_names_are_unique(document: dict[str, Any]) -> None:
     assert [name for name, schema in inner.items() if _without_texts(known[name]) != _without_texts(schema)] == []
 
 
-def test_the_documented_parameters_of_a_response_are_those_validated(document: dict[str, Any]) -> None:
+def test_the_documented_parameters_of_a_response_match_the_validated_ones(document: dict[str, Any]) -> None:
     create = document["components"]["schemas"]["CreateResponse"]
     assert {"model", "input", "previous_response_id", "tools"} <= set(create["properties"])
     assert "required" not in create, "a stored prompt can bring both model and input"

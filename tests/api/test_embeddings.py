@@ -131,7 +131,7 @@ def test_total_tokens_count_as_input(api: Api, script: Script, caller: Caller) -
         {"prompt_tokens": "many", "total_tokens": 9.0},
     ],
 )
-def test_the_input_is_at_least_the_total_without_the_output(
+def test_the_input_tokens_are_at_least_the_total_without_the_output(
     api: Api, script: Script, caller: Caller, usage: dict[str, Any]
 ) -> None:
     script.then(whole({**EMBEDDED, "usage": usage}))
@@ -198,7 +198,7 @@ def test_invalid_parameters_are_rejected(api: Api, body: dict[str, Any], expecte
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'"Hi"'])
-def test_a_body_that_is_no_object_is_rejected(api: Api, body: bytes) -> None:
+def test_a_body_that_is_not_an_object_is_rejected(api: Api, body: bytes) -> None:
     assert api.post("/embeddings", body).status_code == 400
 
 

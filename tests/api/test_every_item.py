@@ -81,7 +81,7 @@ CALLS = ("fc_1", "ctc_1", "cu_1", "sh_1", "lsh_1", "apc_1")
 OUTPUTS = ("fco_1", "ctco_1", "cuo_1", "sho_1", "call_5", "apco_1")
 
 
-def test_outputs_of_every_type_answer_their_calls(api: Api, script: Script) -> None:
+def test_outputs_of_every_type_match_their_calls(api: Api, script: Script) -> None:
     script.say("Wait.").say("So it is.")
     first = api.create(model=script.model, input="Hi")["id"]
     team_id = api.caller.team.pk

@@ -76,7 +76,7 @@ ONLY_STREAMED = {
 
 
 @pytest.mark.parametrize("what", FAILED)
-def test_a_failed_answer_fails_a_response(api: Api, script: Script, what: str) -> None:
+def test_a_failed_upstream_answer_fails_a_response(api: Api, script: Script, what: str) -> None:
     script.then(FAILED[what])
     asked = {"model": script.model, "input": "Hi", "tools": [{"type": "function", **LOOK}]}
     assert api.events(**asked)[-1]["response"]["status"] == "failed"
@@ -87,7 +87,7 @@ def test_a_failed_answer_fails_a_response(api: Api, script: Script, what: str) -
 
 @pytest.mark.parametrize("what", FAILED)
 @pytest.mark.parametrize("store", [False, True])
-def test_a_failed_answer_is_an_error_of_a_chat_completion(api: Api, script: Script, what: str, store: bool) -> None:
+def test_a_failed_upstream_answer_fails_a_chat_completion(api: Api, script: Script, what: str, store: bool) -> None:
     script.then(FAILED[what])
     asked = {"model": script.model, "messages": HI, "store": store, "tools": [{"type": "function", "function": LOOK}]}
     with api.stream("/chat/completions", **asked) as live:
@@ -101,7 +101,7 @@ def test_a_failed_answer_is_an_error_of_a_chat_completion(api: Api, script: Scri
 
 
 @pytest.mark.parametrize("what", FAILED)
-def test_a_failed_answer_is_an_error_of_a_message(api: Api, script: Script, what: str) -> None:
+def test_a_failed_upstream_answer_fails_a_message(api: Api, script: Script, what: str) -> None:
     script.then(FAILED[what])
     asked = {"model": script.model, "messages": HI, "max_tokens": 9}
     asked["tools"] = [{"name": "look", "input_schema": LOOK["parameters"]}]
@@ -114,7 +114,7 @@ def test_a_failed_answer_is_an_error_of_a_message(api: Api, script: Script, what
 
 @pytest.mark.parametrize("reason", CUT_OFF)
 @pytest.mark.parametrize("form", ["stream", "document"])
-def test_an_answer_that_was_cut_is_so_in_every_api(api: Api, script: Script, reason: str, form: str) -> None:
+def test_a_truncated_answer_is_reported_as_such_in_every_api(api: Api, script: Script, reason: str, form: str) -> None:
     streams = form == "stream"
     answer = stream(chunk(content="Hel"), chunk(finish=reason)) if streams else whole(document(reason))
     script.then(answer, answer, answer)
@@ -132,7 +132,7 @@ def test_an_answer_that_was_cut_is_so_in_every_api(api: Api, script: Script, rea
 
 
 @pytest.mark.parametrize("reason", ["eos", "end_turn", "STOP", "mystery"])
-def test_other_words_for_a_complete_answer_become_openais(api: Api, script: Script, reason: str) -> None:
+def test_other_finish_reasons_of_complete_answers_are_mapped_to_openais(api: Api, script: Script, reason: str) -> None:
     script.then(whole(document(reason)), whole(document("tool_use", message=CALLED)))
     asked = {"model": script.model, "messages": HI}
     assert api.post("/chat/completions", asked).json()["choices"][0]["finish_reason"] == "stop"
@@ -140,7 +140,7 @@ def test_other_words_for_a_complete_answer_become_openais(api: Api, script: Scri
 
 
 @pytest.mark.parametrize("word", ["null", "None"])
-def test_words_for_null_in_each_chunk_are_no_finish_reasons(api: Api, script: Script, word: str) -> None:
+def test_words_for_null_are_not_finish_reasons(api: Api, script: Script, word: str) -> None:
     script.then(stream(chunk(content="Hel", finish=word), chunk(content="lo", finish=word), chunk(finish="stop")))
     with api.stream("/chat/completions", model=script.model, messages=HI) as live:
         assert [sent["choices"][0]["finish_reason"] for sent in live.rest()] == [None, None, "stop"]

@@ -148,7 +148,7 @@ def test_a_file_expires_after_the_requested_time(api: Api) -> None:
 
 
 @pytest.mark.slow
-def test_concurrent_uploads_do_not_mix(api: Api) -> None:
+def test_concurrent_uploads_stay_separate(api: Api) -> None:
     contents = [bytes([number]) * MIB for number in range(6)]
     with ThreadPoolExecutor(max_workers=6) as threads:
         uploaded = [ok(answer) for answer in threads.map(lambda content: upload(api, content, "same.bin"), contents)]
@@ -340,12 +340,12 @@ def test_an_invalid_form_field_is_rejected_by_name(api: Api, form: Form, param: 
         (multipart([(f"field{number}", "x") for number in range(2000)]), "multipart/form-data; boundary=b"),
     ],
 )
-def test_a_body_that_is_no_form_is_rejected(api: Api, body: bytes, content_type: str) -> None:
+def test_a_body_that_is_not_a_form_is_rejected(api: Api, body: bytes, content_type: str) -> None:
     assert error(post(api, body, content_type)) == (400, None, "invalid_multipart")
 
 
 @pytest.mark.parametrize("body", [b"", b"--b--\r\n", b"nonsense"])
-def test_an_empty_form_lacks_its_file(api: Api, body: bytes) -> None:
+def test_an_empty_form_is_rejected(api: Api, body: bytes) -> None:
     assert error(post(api, body)) == (400, "file", "missing_required_parameter")
 
 
@@ -463,7 +463,7 @@ def test_the_sweep_removes_only_expired_files(api: Api) -> None:
     assert stored(lasting["id"]).exists()
 
 
-def test_a_half_stored_file_is_swept_after_a_day(api: Api) -> None:
+def test_a_partially_stored_file_is_deleted_after_a_day(api: Api) -> None:
     [uploaded] = make(api, "1")
     change(uploaded["id"], state=FileState.PENDING, sweep_at=now() + timedelta(hours=23))
     assert error(api.get(f"/files/{uploaded['id']}")) == (404, None, None)
@@ -490,7 +490,7 @@ def test_a_failed_removal_of_content_is_retried_later(api: Api) -> None:
     assert (place.exists(), row(uploaded["id"])) == (False, None)
 
 
-def test_lost_content_is_an_error_instead_of_an_empty_answer(api: Api) -> None:
+def test_lost_content_is_reported_as_an_error(api: Api) -> None:
     [uploaded] = make(api, "1")
     stored(uploaded["id"]).unlink()
     assert error(api.get(f"/files/{uploaded['id']}/content"))[0] == 500

@@ -120,7 +120,7 @@ def test_a_dropped_event_log_is_reported(api: Api, script: Script, database: Non
     assert error(api.get(f"/responses/{response_id}", stream="true")) == (400, "stream", None)
 
 
-def test_a_cursor_that_is_no_number_is_rejected(api: Api, script: Script) -> None:
+def test_a_cursor_that_is_not_a_number_is_rejected(api: Api, script: Script) -> None:
     response_id = api.create(model=script.say("Hello").model, input="Hi")["id"]
     answer = api.get(f"/responses/{response_id}", stream="true", starting_after="x")
     assert error(answer) == (400, "starting_after", "invalid_type")

@@ -42,7 +42,7 @@ BOTH = [("look", FIRST, "completed"), ("look", SECOND, "completed")]
 
 
 @pytest.mark.parametrize("border", ["", " ", "\n"])
-def test_a_document_with_two_calls_in_one_has_both(api: Api, script: Script, border: str) -> None:
+def test_two_calls_glued_in_a_document_are_split(api: Api, script: Script, border: str) -> None:
     script.then(document("look", FIRST + border + SECOND))
     assert [call[:2] for call in made(api.create(model=script.model, input="Hi", tools=[LOOK]))] == [
         ("look", FIRST + border),
@@ -51,24 +51,24 @@ def test_a_document_with_two_calls_in_one_has_both(api: Api, script: Script, bor
 
 
 @pytest.mark.parametrize("at", range(1, len(FIRST + SECOND)))
-def test_two_calls_in_one_are_split_wherever_the_pieces_end(api: Api, script: Script, at: int) -> None:
+def test_glued_calls_are_split_at_any_chunk_boundary(api: Api, script: Script, at: int) -> None:
     text = FIRST + SECOND
     script.then(pieces("look", text[:at], text[at:]))
     assert made(api.events(model=script.model, input="Hi", tools=[LOOK])[-1]["response"]) == BOTH
 
 
-def test_two_calls_in_one_are_split_letter_by_letter(api: Api, script: Script) -> None:
+def test_glued_calls_sent_letter_by_letter_are_split(api: Api, script: Script) -> None:
     script.then(pieces("look", *(FIRST + SECOND)))
     assert made(api.events(model=script.model, input="Hi", tools=[LOOK])[-1]["response"]) == BOTH
 
 
-def test_both_calls_of_a_hosted_tool_run(reaching: Api, script: Script, served: McpServer) -> None:
+def test_both_glued_calls_of_a_hosted_tool_run(reaching: Api, script: Script, served: McpServer) -> None:
     script.then(document("box__add", '{"a":1,"b":1}{"a":2,"b":2}')).say("2 and 4.")
     response = reaching.create(model=script.model, input="Sums?", tools=[tool(served)])
     assert [call["output"] for call in of(response, "mcp_call")] == ["2", "4"]
 
 
-def test_the_history_has_two_calls(api: Api, script: Script) -> None:
+def test_both_glued_calls_are_in_the_history(api: Api, script: Script) -> None:
     script.then(document("look", FIRST + SECOND)).say("Done.")
     first = api.create(model=script.model, input="Hi", tools=[LOOK])
     outputs = [
@@ -80,14 +80,14 @@ def test_the_history_has_two_calls(api: Api, script: Script) -> None:
     assert [call["function"]["arguments"] for call in calls] == [FIRST, SECOND]
 
 
-def test_without_parallel_calls_the_first_is_kept(api: Api, script: Script) -> None:
+def test_only_the_first_glued_call_is_kept_without_parallel_calls(api: Api, script: Script) -> None:
     script.then(pieces("look", *(FIRST + SECOND)))
     response = api.events(model=script.model, input="Hi", tools=[LOOK], parallel_tool_calls=False)[-1]["response"]
     assert made(response) == BOTH[:1]
 
 
 @pytest.mark.parametrize("arguments", [["{}" + SECOND], ["{}", SECOND], ["{}", *SECOND]], ids=["one", "two", "letters"])
-def test_an_empty_object_before_the_arguments_is_no_call(api: Api, script: Script, arguments: list[str]) -> None:
+def test_an_empty_object_before_the_arguments_is_not_a_call(api: Api, script: Script, arguments: list[str]) -> None:
     script.then(pieces("look", *arguments))
     assert made(api.events(model=script.model, input="Hi", tools=[LOOK])[-1]["response"]) == BOTH[1:]
 
@@ -99,7 +99,7 @@ def test_an_empty_object_alone_is_a_call(api: Api, script: Script) -> None:
     ]
 
 
-def test_half_a_second_call_is_not_made(reaching: Api, script: Script, served: McpServer) -> None:
+def test_a_partial_second_call_is_not_made(reaching: Api, script: Script, served: McpServer) -> None:
     script.then(stream(delta('{"a":1,"b":1}{"a":', id="call_1", type="function", name="box__add"), done=False))
     response = reaching.events(model=script.model, input="Sums?", tools=[tool(served)])[-1]["response"]
     assert response["status"] == "failed"

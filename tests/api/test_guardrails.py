@@ -137,7 +137,7 @@ def test_a_hook_at_a_forbidden_address_is_never_called(api: Api, script: Script,
     assert hook.asked == []
 
 
-def test_a_guardrail_may_use_models_the_key_may_not(api: Api, script: Script, database: None) -> None:
+def test_a_guardrail_may_use_models_that_the_key_may_not_use(api: Api, script: Script, database: None) -> None:
     judges, app = ScriptedUpstream(), aiohttp.Application()
     app.router.add_post("/v1/moderations", judges.answer)
     with serving(app) as judges.url, judges.script() as judge:

@@ -45,7 +45,7 @@ def test_a_stream_ends_at_its_limit(api: Api, script: Script, worker: object, ba
     assert text_of(api.retrieve(response["id"])) == text_of(response)
 
 
-def test_reasoning_counts(api: Api, script: Script) -> None:
+def test_reasoning_counts_towards_the_limit(api: Api, script: Script) -> None:
     script.then(endless(*(chunk(reasoning_content="think ") for _ in range(100))))
     response = api.events(model=script.model, input="Hi", max_output_tokens=LIMIT)[-1]["response"]
     assert response["status"] == "incomplete"
@@ -61,14 +61,14 @@ def test_a_document_is_cut_at_the_limit(api: Api, script: Script, reported: int,
     assert response["usage"]["output_tokens"] == reported
 
 
-def test_letters_of_several_bytes_are_cut_between_letters(api: Api, script: Script) -> None:
+def test_multibyte_characters_are_not_cut(api: Api, script: Script) -> None:
     script.then(whole(completion("港" * 1000)))
     response = api.create(model=script.model, input="Hi", max_output_tokens=LIMIT)
     assert set(text_of(response)) == {"港"}
     assert len(text_of(response)) == MOST_BYTES_OF_FEW_PIECES // 3
 
 
-def test_an_answer_of_long_words_within_the_limit_is_complete(api: Api, script: Script) -> None:
+def test_an_answer_within_the_limit_is_complete_despite_long_words(api: Api, script: Script) -> None:
     script.then(stream(*(chunk(content=" straightforwardly") for _ in range(LIMIT)), chunk(finish="stop"), usage()))
     response = api.events(model=script.model, input="Hi", max_output_tokens=LIMIT)[-1]["response"]
     assert (response["status"], len(text_of(response))) == ("completed", 18 * LIMIT)
@@ -104,7 +104,7 @@ def test_a_chat_completion_ends_at_its_limit(api: Api, script: Script, name: str
     assert (choice["finish_reason"], len(choice["message"]["content"])) == ("length", MOST_BYTES_OF_FEW_PIECES)
 
 
-def test_the_text_before_a_call_beyond_the_limit_is_whole(api: Api, script: Script) -> None:
+def test_the_text_before_a_call_beyond_the_limit_is_complete(api: Api, script: Script) -> None:
     words = "Let me look. " * 24
     answer = completion(words)
     call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"at":"' + "x" * 1000}}
@@ -156,7 +156,7 @@ def test_an_answer_of_a_responses_upstream_within_the_limit_is_complete(api: Api
     assert (response["status"], len(text_of(response))) == ("completed", 18 * LIMIT)
 
 
-def test_without_a_limit_nothing_is_cut(api: Api, script: Script) -> None:
+def test_an_answer_without_a_limit_is_complete(api: Api, script: Script) -> None:
     script.then(stream(*WORDS, chunk(finish="stop"), usage()))
     response = api.events(model=script.model, input="Hi")[-1]["response"]
     assert (response["status"], len(text_of(response))) == ("completed", 5000)

@@ -179,7 +179,7 @@ def test_unsupported_settings_are_rejected(api: Api, field: str, value: Any) -> 
     assert (error(answer)[0], error(answer)[1]) == (400, f"tools[0].{field}")
 
 
-def test_a_mask_that_is_no_image_is_rejected(api: Api, script: Script, images: ImageServer) -> None:
+def test_a_mask_that_is_not_an_image_is_rejected(api: Api, script: Script, images: ImageServer) -> None:
     tools = [{**TOOL, "input_image_mask": {"image_url": "data:text/plain;base64,aGk="}}]
     answer = api.post("/responses", {"model": script.model, "input": "Draw.", "tools": tools})
     assert error(answer)[1] == "tools[0].input_image_mask.image_url"

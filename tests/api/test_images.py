@@ -76,7 +76,7 @@ def test_an_edit_is_sent_as_a_form(api: Api, images: ImageServer) -> None:
 
 
 @pytest.mark.slow
-def test_a_request_that_arrived_without_an_answer_is_recorded(api: Api, images: ImageServer) -> None:
+def test_an_unanswered_request_is_recorded(api: Api, images: ImageServer) -> None:
     body = {"model": model_of(images), "prompt": "A hat"}
     for number in (1, 2):
         images.cut()
@@ -86,7 +86,7 @@ def test_a_request_that_arrived_without_an_answer_is_recorded(api: Api, images: 
         assert [(row.outcome, row.estimated) for row in rows] == [("failed", True), ("stop", False)]
 
 
-def test_an_edit_that_arrived_is_not_repeated_under_a_budget(api: Api, images: ImageServer) -> None:
+def test_an_unanswered_edit_is_not_repeated_under_a_budget(api: Api, images: ImageServer) -> None:
     limit(api.caller, budget="1")
     price = PriceEntry(dimension="call", amount=Decimal("0.05"), per=1)
     services.set_prices(Model.objects.get(name=model_of(images)), [price])
@@ -95,7 +95,7 @@ def test_an_edit_that_arrived_is_not_repeated_under_a_budget(api: Api, images: I
     assert (len(images.asked), usage_record(api.caller).budget_cost) == (1, Decimal("0.05"))
 
 
-def test_an_edit_may_have_large_images(api: Api, images: ImageServer) -> None:
+def test_an_edit_accepts_large_images(api: Api, images: ImageServer) -> None:
     images.draw("QUJD")
     ok(edit(api, {"model": model_of(images), "prompt": "A hat"}, ("image", CAT + bytes(4_000_000))))
     assert len(images.asked[0].files[0][2]) == len(CAT) + 4_000_000

@@ -160,7 +160,7 @@ def test_an_unstored_response_can_continue_a_stored_one(api: Api, script: Script
     assert api.get(f"/responses/{second['id']}").status_code == 404
 
 
-def test_a_deleted_response_is_cut_out_of_its_chain(api: Api, script: Script) -> None:
+def test_a_deleted_response_is_removed_from_its_chain(api: Api, script: Script) -> None:
     script.say("1").say("2").say("3").say("4")
     ids: list[str | None] = [None]
     for word in "abc":

@@ -128,7 +128,7 @@ def test_another_teams_file_gets_the_answer_of_an_unknown_id(api: Api, outsider:
 
 
 @pytest.mark.parametrize(("path", "code"), [("/none", "url_not_fetched"), ("/image", "unsupported_file")])
-def test_a_url_without_document_is_rejected(
+def test_a_url_without_a_document_is_rejected(
     reaching: Api, script: Script, file_server: FileServer, path: str, code: str
 ) -> None:
     file_server.put("/image", documents.png(), "image/png")

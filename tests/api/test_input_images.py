@@ -163,13 +163,13 @@ def test_a_later_turn_notes_a_deleted_file(api: Api, script: Script) -> None:
         ("data:text/plain;base64,AAAA", "unsupported_image_media_type"),
     ],
 )
-def test_a_url_that_is_no_image_is_rejected_with_its_path(api: Api, script: Script, url: str, code: str) -> None:
+def test_a_url_that_is_not_an_image_is_rejected_with_its_path(api: Api, script: Script, url: str, code: str) -> None:
     items = [{"role": "user", "content": "Hi"}, *image_input(image(url))]
     answer = api.post("/responses", {"model": script.model, "input": items})
     assert error(answer) == (400, "input[1].content[1].image_url", code)
 
 
-def test_a_file_that_is_no_image_is_rejected(api: Api, script: Script) -> None:
+def test_a_file_that_is_not_an_image_is_rejected(api: Api, script: Script) -> None:
     body = {"model": script.model, "input": image_input(image(file_id=upload(api, b"hello")))}
     assert error(api.post("/responses", body)) == (
         400,
@@ -214,7 +214,7 @@ def test_a_chain_with_an_image_cannot_continue_on_a_model_without_vision(
     assert error(api.post("/responses", body)) == (400, "input", "unsupported_value")
 
 
-def test_too_many_images_are_rejected_at_the_first_excess_one(api: Api, script: Script) -> None:
+def test_too_many_images_are_rejected_at_the_first_one_over_the_limit(api: Api, script: Script) -> None:
     describe(script, max_images=2).say("Two.")
     pair = image_input(image(REMOTE), image(REMOTE))
     first = api.create(model=script.model, input=pair)

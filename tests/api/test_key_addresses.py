@@ -29,7 +29,7 @@ def test_a_key_is_refused_from_other_addresses(restricted: Caller, address: str)
     assert refused.value.code == "ip_not_allowed"
 
 
-def test_the_peer_address_counts_and_not_a_forwarded_header(make_api: MakeApi) -> None:
+def test_the_peer_address_is_checked_instead_of_a_forwarded_header(make_api: MakeApi) -> None:
     near, far = make_api(allowed_addresses=["127.0.0.0/8"]), make_api(allowed_addresses=["10.1.2.3"])
     assert near.get("/models").status_code == 200
     refused = far.request("GET", "/models", headers={"X-Forwarded-For": "10.1.2.3"})

@@ -68,6 +68,6 @@ def test_a_stored_chat_completion_keeps_the_order_too(api: Api, script: Script) 
     assert text({name: stored[name] for name in made}) == text(made)
 
 
-def test_another_team_cannot_retrieve_it(api: Api, outsider: Api, script: Script) -> None:
+def test_another_teams_response_is_not_found(api: Api, outsider: Api, script: Script) -> None:
     made = api.create(model=script.say(ANSWER).model, **REQUEST)
     assert error(outsider.get(f"/responses/{made['id']}")) == (404, None, None)

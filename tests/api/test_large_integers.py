@@ -67,7 +67,7 @@ def with_number(body: dict[str, Any], number: str) -> bytes:
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=range(len(NUMBERS)))
-def test_a_large_integer_of_a_body_is_refused(api: Api, script: Script, number: str) -> None:
+def test_a_large_integer_in_a_body_is_refused(api: Api, script: Script, number: str) -> None:
     limit(api.caller, budget="900000", tokens_per_minute=1000)
     for path, body, param in FIELDS:
         named = {**body, "model": script.model} if "model" in body else body
@@ -93,7 +93,7 @@ QUERIES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("digits", [10, 19, 20, 40, 5000])
-def test_an_integer_of_a_query_is_never_an_error_of_the_server(api: Api, admin_api: Api, digits: int) -> None:
+def test_an_integer_in_a_query_never_causes_a_server_error(api: Api, admin_api: Api, digits: int) -> None:
     for endpoint, name in QUERIES:
         client = admin_api if endpoint.path.startswith("organization/") else api
         path = endpoint.template.format(**dict.fromkeys(endpoint.ids, "x"))
@@ -107,7 +107,7 @@ NUMBERED_IDS = [endpoint for endpoint in ENDPOINTS if endpoint.ids and endpoint.
 
 @pytest.mark.slow
 @pytest.mark.parametrize("digits", [10, 19, 20, 40, 5000])
-def test_a_number_in_a_path_is_never_an_error_of_the_server(api: Api, admin_api: Api, digits: int) -> None:
+def test_a_number_in_a_path_never_causes_a_server_error(api: Api, admin_api: Api, digits: int) -> None:
     for endpoint in NUMBERED_IDS:
         client = admin_api if endpoint.path.startswith("organization/") else api
         for prefix in ("", "user-", "audit_log-"):
@@ -211,7 +211,7 @@ FORMS: list[tuple[str, dict[str, str], str]] = [
 
 
 @pytest.mark.parametrize("digits", [10, 19, 20, 40, 5000])
-def test_a_large_integer_of_a_form_is_refused(api: Api, script: Script, digits: int) -> None:
+def test_a_large_integer_in_a_form_is_refused(api: Api, script: Script, digits: int) -> None:
     for path, fields, file in FORMS:
         large = {name: value.replace("9", "9" * digits) for name, value in fields.items()}
         data = large if path == "/files" else {"model": script.model, **large}

@@ -34,7 +34,7 @@ def create(api: Api, script: Script, **body: Any) -> httpx2.Response:
 
 
 @pytest.mark.parametrize("of", ["key", "team"])
-def test_requests_per_minute(api: Api, script: Script, of: str) -> None:
+def test_requests_per_minute_are_limited(api: Api, script: Script, of: str) -> None:
     limit(api.caller, of=of, requests_per_minute=2)
     script.say("One").say("Two")
     answers = [create(api, script) for _ in range(3)]
@@ -78,7 +78,7 @@ def test_the_first_request_of_a_window_is_never_refused_by_an_estimate(api: Api,
     assert error(answer) == (429, None, "rate_limit_exceeded")
 
 
-def test_unused_tokens_go_back(api: Api, script: Script) -> None:
+def test_unused_tokens_are_released(api: Api, script: Script) -> None:
     limit(api.caller, tokens_per_minute=1000)
     script.say("One").say("Two")
     ok(create(api, script, max_output_tokens=900))
@@ -87,7 +87,7 @@ def test_unused_tokens_go_back(api: Api, script: Script) -> None:
     eventually(lambda: int(api.get("/models").headers["x-ratelimit-remaining-tokens"]) >= 980)
 
 
-def test_a_request_that_can_never_fit_is_told_so(api: Api, script: Script) -> None:
+def test_a_request_larger_than_the_limit_gets_its_own_error(api: Api, script: Script) -> None:
     limit(api.caller, tokens_per_minute=100)
     refused = create(api, script, max_output_tokens=101)
     assert error(refused) == (429, None, "request_too_large_for_limit")
@@ -95,7 +95,7 @@ def test_a_request_that_can_never_fit_is_told_so(api: Api, script: Script) -> No
     assert "limit 100, requested 10" in refused.json()["error"]["message"]
 
 
-def test_an_end_user_has_limits_of_its_own(api: Api, script: Script) -> None:
+def test_an_end_user_has_its_own_limits(api: Api, script: Script) -> None:
     limit(api.caller, end_user="*", requests_per_minute=1)
     limit(api.caller, end_user="vip", requests_per_minute=2)
     script.always(stream(*text("Hello")))
@@ -130,7 +130,7 @@ def test_max_tool_calls_is_the_lower_of_request_and_limit(api: Api, script: Scri
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_concurrent_runs(api: Api, script: Script, is_streamed: bool) -> None:
+def test_concurrent_runs_are_limited(api: Api, script: Script, is_streamed: bool) -> None:
     limit(api.caller, concurrent_runs=1)
     gate = Gate()
     script.then(stream(chunk(content="Hel"), gate, chunk(finish="stop"), usage())).say("Hello")
@@ -150,7 +150,7 @@ def test_concurrent_runs(api: Api, script: Script, is_streamed: bool) -> None:
     eventually(lambda: reservations(api) == [])
 
 
-def test_a_failed_request_takes_no_place(api: Api, script: Script) -> None:
+def test_a_failed_request_releases_its_slot(api: Api, script: Script) -> None:
     limit(api.caller, concurrent_runs=1)
     assert create(api, script, max_output_tokens=1).status_code == 400
     assert create(api, script, previous_response_id="resp_x").status_code == 400
@@ -158,7 +158,7 @@ def test_a_failed_request_takes_no_place(api: Api, script: Script) -> None:
     ok(create(api, script))
 
 
-def test_open_streams(api: Api, script: Script) -> None:
+def test_open_streams_are_limited(api: Api, script: Script) -> None:
     limit(api.caller, open_streams=1)
     gate = Gate()
     script.then(stream(chunk(content="Hel"), gate, chunk(finish="stop"), usage())).say("Hello").say("Hello")
@@ -213,7 +213,7 @@ def test_requests_in_progress_reserve_the_budget(api: Api, script: Script) -> No
     ok(create(api, script, max_output_tokens=1000))
 
 
-def test_without_a_maximum_the_budget_lowers_it(api: Api, script: Script) -> None:
+def test_an_unset_output_limit_is_derived_from_the_budget(api: Api, script: Script) -> None:
     limit(api.caller, budget="0.001")
     priced(script).then(
         stream(chunk(content="Hel"), chunk(finish="length"), usage(prompt_tokens=7, completion_tokens=3))
@@ -231,7 +231,7 @@ def test_a_model_without_a_price_is_refused(api: Api, script: Script) -> None:
 
 
 @pytest.mark.parametrize("way", ["json", "stream"])
-def test_a_budget_that_ends_between_two_turns_fails_the_run(api: Api, script: Script, way: str) -> None:
+def test_a_budget_used_up_between_two_turns_fails_the_run(api: Api, script: Script, way: str) -> None:
     limit(api.caller, budget="0.001")
     look = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
     priced(script).then(stream(*calls(nothing="{}")[:-1], usage(prompt_tokens=400, completion_tokens=590)))

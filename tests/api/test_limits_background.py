@@ -38,7 +38,7 @@ def reservations(api: Api) -> list[Reservation]:
         return list(Reservation.objects.filter(team=api.caller.team))
 
 
-def test_queued_runs(api: Api, script: Script, no_worker: None) -> None:
+def test_queued_runs_are_limited(api: Api, script: Script, no_worker: None) -> None:
     limit(api.caller, queued_runs=1)
     first = queue(api, script)
     refused = api.post("/responses", {"model": script.model, "input": "Hi", "background": True})
@@ -52,7 +52,7 @@ def test_queued_runs(api: Api, script: Script, no_worker: None) -> None:
 
 
 @pytest.mark.slow
-def test_runs_wait_for_each_other(api: Api, script: Script, worker: WorkerProcess) -> None:
+def test_queued_runs_wait_for_running_ones(api: Api, script: Script, worker: WorkerProcess) -> None:
     limit(api.caller, concurrent_runs=1, queued_runs=5)
     gate = Gate()
     script.then(stream(chunk(content="Hel"), gate, chunk(finish="stop"), usage())).say("Hello").say("Hello")
@@ -172,7 +172,7 @@ def test_a_run_without_budget_continues_after_a_change(
 
 
 @pytest.mark.slow
-def test_a_run_that_waits_for_the_next_day_continues_after_its_limit_was_raised(
+def test_a_run_waiting_for_the_next_day_continues_after_its_limit_was_raised(
     api: Api, script: Script, worker: WorkerProcess
 ) -> None:
     limit(api.caller, requests_per_day=1)
@@ -189,7 +189,7 @@ def test_a_run_that_waits_for_the_next_day_continues_after_its_limit_was_raised(
 
 
 @pytest.mark.slow
-def test_only_as_many_runs_continue_as_the_budget_has_room_for(api: Api, script: Script, worker: WorkerProcess) -> None:
+def test_only_the_runs_covered_by_the_budget_continue(api: Api, script: Script, worker: WorkerProcess) -> None:
     limit(api.caller, budget="0.0000001", period="month")
     describe(script, prices=PriceList.simple(input="0", output="1000"))
     script.always(stream(*text("Hello")))
@@ -205,7 +205,7 @@ def test_only_as_many_runs_continue_as_the_budget_has_room_for(api: Api, script:
 
 
 @pytest.mark.slow
-def test_a_run_that_can_never_fit_fails(api: Api, script: Script, worker: WorkerProcess) -> None:
+def test_a_run_larger_than_the_limit_fails(api: Api, script: Script, worker: WorkerProcess) -> None:
     limit(api.caller, tokens_per_minute=20)
     response = ended(api, queue(api, script, max_output_tokens=21))
     assert (response["status"], response["error"]["code"]) == ("failed", "rate_limit_exceeded")

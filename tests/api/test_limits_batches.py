@@ -15,7 +15,7 @@ from tests.support.workers import WorkerProcess
 pytestmark = pytest.mark.slow
 
 
-def test_lines_wait_for_each_other(api: Api, script: Script, worker: WorkerProcess) -> None:
+def test_lines_wait_for_a_free_slot(api: Api, script: Script, worker: WorkerProcess) -> None:
     limit(api.caller, concurrent_runs=1)
     script.always(stream(*text("Hello")))
     batch = ended(api, asked(api, *(line(name, model=script.model, input="Hi") for name in "abcd"))["id"])
@@ -24,7 +24,7 @@ def test_lines_wait_for_each_other(api: Api, script: Script, worker: WorkerProce
     assert len(answers(api, batch["output_file_id"])) == 4
 
 
-def test_a_line_waits_for_a_rate_without_using_up_its_attempts(api: Api, script: Script, worker: WorkerProcess) -> None:
+def test_waiting_for_a_rate_limit_does_not_count_as_an_attempt(api: Api, script: Script, worker: WorkerProcess) -> None:
     # Its file and the batch itself are requests as well.
     limit(api.caller, of="team", requests_per_minute=3)
     script.always(stream(*text("Hello")))

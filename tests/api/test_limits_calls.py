@@ -29,7 +29,9 @@ def rows(api: Api) -> list[Reservation]:
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_requests_of_chat_completions(api: Api, make_api: MakeApi, script: Script, is_streamed: bool) -> None:
+def test_requests_per_minute_apply_to_chat_completions(
+    api: Api, make_api: MakeApi, script: Script, is_streamed: bool
+) -> None:
     limit(api.caller, requests_per_minute=1)
     script.always(stream(*text("Hello")))
     first = chat(api, script, stream=is_streamed)
@@ -41,7 +43,7 @@ def test_requests_of_chat_completions(api: Api, make_api: MakeApi, script: Scrip
 
 
 @pytest.mark.slow
-def test_concurrent_chat_completions(api: Api, script: Script) -> None:
+def test_concurrent_chat_completions_are_limited(api: Api, script: Script) -> None:
     limit(api.caller, concurrent_runs=1)
     gate = Gate()
     script.then(stream(chunk(content="Hel"), gate, chunk(finish="stop"), usage())).say("Hello")
@@ -59,7 +61,7 @@ def test_concurrent_chat_completions(api: Api, script: Script) -> None:
 
 
 @pytest.mark.slow
-def test_the_budget_of_chat_completions(api: Api, script: Script) -> None:
+def test_the_budget_applies_to_chat_completions(api: Api, script: Script) -> None:
     limit(api.caller, budget="0.0005")
     describe(script, prices=PriceList.simple(input="1", output="1")).always(stream(*text("Hello")))
     statuses = [chat(api, script, max_completion_tokens=10).status_code for _ in range(60)]
@@ -72,7 +74,9 @@ def test_the_budget_of_chat_completions(api: Api, script: Script) -> None:
 
 
 @pytest.mark.parametrize(("given", "sent"), [({}, 20), ({"max_tokens": 50}, 20), ({"max_completion_tokens": 9}, 9)])
-def test_the_maximum_of_chat_completions(api: Api, script: Script, given: dict[str, int], sent: int) -> None:
+def test_chat_completions_are_limited_to_the_maximum_output(
+    api: Api, script: Script, given: dict[str, int], sent: int
+) -> None:
     limit(api.caller, max_output_tokens=20)
     script.say("Hello")
     assert chat(api, script, **given).status_code == 200
@@ -80,7 +84,7 @@ def test_the_maximum_of_chat_completions(api: Api, script: Script, given: dict[s
     assert "max_completion_tokens" not in script.bodies[0]
 
 
-def test_a_failed_call_gives_everything_back(api: Api, script: Script) -> None:
+def test_a_failed_call_releases_its_reservations(api: Api, script: Script) -> None:
     limit(api.caller, concurrent_runs=1, budget="1")
     describe(script, prices=PriceList.simple(input="1", output="1"))
     script.then(refusal(400)).say("Hello")
@@ -102,7 +106,9 @@ def test_a_failed_call_gives_everything_back(api: Api, script: Script) -> None:
         ("/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}),
     ],
 )
-def test_every_call_of_a_model_counts(api: Api, script: Script, path: str, body: dict[str, Any]) -> None:
+def test_every_endpoint_that_calls_a_model_counts_as_a_request(
+    api: Api, script: Script, path: str, body: dict[str, Any]
+) -> None:
     limit(api.caller, requests_per_minute=1)
     script.always(refusal(400))
     first = api.post(path, {"model": script.model, **body})
@@ -112,7 +118,7 @@ def test_every_call_of_a_model_counts(api: Api, script: Script, path: str, body:
     assert int(refused.headers["retry-after"]) in range(50, 61)
 
 
-def test_an_invalid_request_takes_nothing(api: Api, script: Script) -> None:
+def test_an_invalid_request_reserves_nothing(api: Api, script: Script) -> None:
     limit(api.caller, requests_per_minute=1)
     for path in ("/embeddings", "/chat/completions", "/responses"):
         invalid = api.post(path, {"model": script.model})
@@ -121,7 +127,7 @@ def test_an_invalid_request_takes_nothing(api: Api, script: Script) -> None:
     assert api.get("/responses/resp_x").headers["x-ratelimit-remaining-requests"] == "1"
 
 
-def test_creating_other_objects_counts_but_reading_does_not(api: Api) -> None:
+def test_creating_objects_counts_as_a_request_but_reading_does_not(api: Api) -> None:
     limit(api.caller, requests_per_minute=1)
     conversation = ok(api.post("/conversations", {}))
     assert api.get(f"/conversations/{conversation['id']}").headers["x-ratelimit-remaining-requests"] == "0"

@@ -84,7 +84,7 @@ def test_a_search_is_reserved_before_it_starts(reaching: Api, script: Script, se
 
 
 @pytest.mark.parametrize("limits", [{"concurrent_runs": 5}, {"budget": "1", "is_hard": False}])
-def test_without_a_hard_budget_a_search_reserves_nothing(
+def test_a_search_reserves_nothing_without_a_hard_budget(
     reaching: Api, script: Script, search_engine: SearchServer, limits: dict[str, Any]
 ) -> None:
     limit(reaching.caller, **limits)
@@ -98,9 +98,7 @@ def test_without_a_hard_budget_a_search_reserves_nothing(
         answer.result()
 
 
-def test_a_search_that_fails_gives_its_reservation_back(
-    reaching: Api, script: Script, search_engine: SearchServer
-) -> None:
+def test_a_failed_search_releases_its_reservation(reaching: Api, script: Script, search_engine: SearchServer) -> None:
     limit(reaching.caller, budget="1")
     search_engine.status = 500
     priced(script).then(calling(SEARCH)).say("Nobody knows.")
@@ -111,7 +109,7 @@ def test_a_search_that_fails_gives_its_reservation_back(
 
 
 @pytest.mark.parametrize("stored", [True, False])
-def test_a_search_that_was_cancelled_counts(
+def test_a_cancelled_search_is_charged(
     reaching: Api, script: Script, search_engine: SearchServer, stored: bool
 ) -> None:
     limit(reaching.caller, budget="1")
@@ -161,13 +159,13 @@ def test_other_failed_requests_are_repeated_under_a_budget(api: Api, script: Scr
 
 
 @pytest.mark.slow
-def test_without_a_budget_a_request_that_was_cut_is_repeated(api: Api, script: Script) -> None:
+def test_an_interrupted_request_is_repeated_without_a_budget(api: Api, script: Script) -> None:
     limit(api.caller, concurrent_runs=5)
     api.create(model=priced(script).then(BROKEN).say("Hello").model, input="Hi")
     assert len(script.received) == 2
 
 
-def test_a_budget_counts_all_that_a_cut_stream_had_reserved(api: Api, script: Script) -> None:
+def test_a_budget_counts_the_full_reservation_of_an_interrupted_stream(api: Api, script: Script) -> None:
     limit(api.caller, budget="1")
     gate = Gate()
     priced(script).then(stream(chunk(content="Hel"), gate))
@@ -180,7 +178,7 @@ def test_a_budget_counts_all_that_a_cut_stream_had_reserved(api: Api, script: Sc
     eventually(lambda: budget(api)["spent"] == float(record.budget_cost or 0))
 
 
-def test_the_requested_tier_decides_what_is_reserved(api: Api, script: Script) -> None:
+def test_the_requested_tier_determines_the_reservation(api: Api, script: Script) -> None:
     limit(api.caller, budget="0.005")
     tokens = [PriceEntry(dimension=each, amount=Decimal(1), per=1_000_000) for each in ("input", "output")]
     fast = PriceEntry(dimension="output", amount=Decimal(100), per=1_000_000, service_tier="priority")

@@ -14,7 +14,7 @@ from tests.support.web import WebProcess
 from tests.support.websocket_client import open_socket
 
 
-def test_every_event_that_answers_has_the_headers(api: Api, web: WebProcess, script: Script) -> None:
+def test_the_first_event_of_a_websocket_has_the_rate_limit_headers(api: Api, web: WebProcess, script: Script) -> None:
     limit(api.caller, requests_per_minute=2)
     script.say("Hello").say("Hello")
     with open_socket(web.url, secret=api.caller.secret) as socket:
@@ -32,7 +32,7 @@ def test_every_event_that_answers_has_the_headers(api: Api, web: WebProcess, scr
         assert socket.next()["error"]["headers"]["x-ratelimit-limit-requests"] == "2"
 
 
-def test_connections_are_open_streams(api: Api, web: WebProcess, script: Script) -> None:
+def test_websocket_connections_count_as_open_streams(api: Api, web: WebProcess, script: Script) -> None:
     limit(api.caller, open_streams=1, requests_per_minute=5)
     script.say("Hello")
     with open_socket(web.url, secret=api.caller.secret) as socket:
@@ -55,7 +55,7 @@ def test_connections_are_open_streams(api: Api, web: WebProcess, script: Script)
     eventually(is_free)
 
 
-def test_a_stream_that_is_read_again_is_an_open_stream(api: Api, script: Script) -> None:
+def test_a_replayed_stream_counts_as_an_open_stream(api: Api, script: Script) -> None:
     limit(api.caller, open_streams=1)
     gate = Gate()
     script.then(stream(chunk(content="Hel"), gate, chunk(finish="stop"), usage()))
@@ -70,9 +70,7 @@ def test_a_stream_that_is_read_again_is_an_open_stream(api: Api, script: Script)
     eventually(lambda: api.get(f"/responses/{response_id}", stream="true").status_code == 200)
 
 
-def test_a_client_that_leaves_before_the_first_event_leaves_no_stream(
-    api: Api, script: Script, no_worker: None
-) -> None:
+def test_a_disconnect_before_the_first_event_releases_the_stream(api: Api, script: Script, no_worker: None) -> None:
     limit(api.caller, open_streams=30)
     for _ in range(20):
         with api.open("/responses", {"model": script.model, "input": "Hi", "background": True, "stream": True}):

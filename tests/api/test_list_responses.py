@@ -103,13 +103,13 @@ def test_the_default_page_size_is_twenty(api: Api, script: Script) -> None:
     assert len(list_ids(api, limit=100)) == 21
 
 
-def test_filter_by_model(api: Api, script: Script, other_script: Script) -> None:
+def test_responses_can_be_filtered_by_model(api: Api, script: Script, other_script: Script) -> None:
     make(api, script, 1)
     (wanted,) = make(api, other_script, 1)
     assert list_ids(api, model=other_script.model) == [wanted["id"]]
 
 
-def test_filter_by_status(api: Api, script: Script) -> None:
+def test_responses_can_be_filtered_by_status(api: Api, script: Script) -> None:
     (completed,) = make(api, script, 1)
     script.say("Hel", finish="length").then(refusal(500))
     incomplete = api.create(model=script.model, input="a")
@@ -121,7 +121,7 @@ def test_filter_by_status(api: Api, script: Script) -> None:
     assert list_ids(api, status="cancelled") == []
 
 
-def test_filter_by_metadata(api: Api, script: Script) -> None:
+def test_responses_can_be_filtered_by_metadata(api: Api, script: Script) -> None:
     (a,) = make(api, script, 1, metadata={"customer": "a", "kind": "x"})
     (b,) = make(api, script, 1, metadata={"customer": "b", "kind": "x"})
     assert list_ids(api, **{"metadata[customer]": "a"}) == [a["id"]]
@@ -130,7 +130,7 @@ def test_filter_by_metadata(api: Api, script: Script) -> None:
     assert list_ids(api, **{"metadata[kind]": "y"}) == list_ids(api, **{"metadata[other]": "x"}) == []
 
 
-def test_filter_by_creation_time(api: Api, script: Script) -> None:
+def test_responses_can_be_filtered_by_creation_time(api: Api, script: Script) -> None:
     make(api, script, 1)
     between = time.time()
     (newer,) = make(api, script, 1)
@@ -139,7 +139,7 @@ def test_filter_by_creation_time(api: Api, script: Script) -> None:
     assert list_ids(api, created_after=time.time() + 1) == []
 
 
-def test_filter_by_conversation(api: Api, script: Script) -> None:
+def test_responses_can_be_filtered_by_conversation(api: Api, script: Script) -> None:
     make(api, script, 1)
     assert list_ids(api, conversation_id="conv_unknown") == []
 

@@ -88,7 +88,7 @@ def test_a_replayed_stream_checks_the_id_of_its_path(api: Api) -> None:
     assert error(api.get("/responses/resp_%00", stream="true")) == (400, "response_id", "invalid_value")
 
 
-def test_other_characters_are_reported_in_openais_words(api: Api) -> None:
+def test_invalid_characters_are_reported_in_openais_words(api: Api) -> None:
     answer = api.post("/responses", {**HI, "previous_response_id": "@results.ress"})
     assert answer.json()["error"]["message"] == (
         "Invalid 'previous_response_id': '@results.ress'. Expected an ID that contains letters, numbers, underscores, "
@@ -127,7 +127,7 @@ def operations() -> list[tuple[str, str, list[dict[str, Any]]]]:
     sampled(operations(), 40, key="characters of URLs"),
     ids=lambda one: one if one else None,
 )
-def test_no_character_of_a_url_causes_an_internal_error(
+def test_no_character_in_a_url_causes_an_internal_error(
     api: Api, admin_api: Api, method: str, path: str, parameters: list[dict[str, Any]]
 ) -> None:
     client = admin_api if path.startswith("/organization/") else api

@@ -179,7 +179,7 @@ def test_tokens_of_uncompressed_audio_follow_from_its_size(api: Api, undeclared:
     assert 0 < spent(api) <= Decimal("0.15")
 
 
-def test_choices_without_a_maximum_of_output_share_what_the_budget_covers(api: Api, undeclared: Bills) -> None:
+def test_choices_without_an_output_limit_share_the_budget(api: Api, undeclared: Bills) -> None:
     limit(api.caller, budget="0.03")
     model = undeclared.model()
     answers = [send(api, chat(model, n=128)).status_code for _ in range(6)]
@@ -219,7 +219,7 @@ def test_web_search_of_the_upstream_is_refused_under_a_hard_budget(api: Api, und
     assert error(answer) == (400, "web_search_options", "cost_unbounded")
 
 
-def test_the_context_window_bounds_what_is_not_declared(api: Api, undeclared: Bills) -> None:
+def test_undeclared_quantities_are_bounded_by_the_context_window(api: Api, undeclared: Bills) -> None:
     limit(api.caller, budget="10")
     model = undeclared.model(context_window=1_000_000)
     assert error(send(api, chat(model, image(PNG_URL), max_tokens=16)))[0] == 429
@@ -227,7 +227,7 @@ def test_the_context_window_bounds_what_is_not_declared(api: Api, undeclared: Bi
 
 
 @pytest.mark.parametrize("is_limited", [True, False])
-def test_without_a_hard_budget_nothing_is_refused(api: Api, undeclared: Bills, is_limited: bool) -> None:
+def test_unknown_quantities_are_accepted_without_a_hard_budget(api: Api, undeclared: Bills, is_limited: bool) -> None:
     if is_limited:
         limit(api.caller, budget="0.01", is_hard=False, requests_per_minute=100)
     model = undeclared.model()

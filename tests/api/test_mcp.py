@@ -184,7 +184,7 @@ def test_the_model_reads_the_error_of_a_failed_call(
         ({"code": 1}, 'error: {"code":1}'),
     ],
 )
-def test_an_error_is_marked_once_when_it_is_sent_back(api: Api, script: Script, content: Any, read: str) -> None:
+def test_a_sent_back_error_is_marked_once(api: Api, script: Script, content: Any, read: str) -> None:
     error = {"type": "mcp_tool_execution_error", "content": content}
     call = {"type": "mcp_call", "id": "mcp_1", "server_label": "box", "name": "add", "arguments": "{}", "error": error}
     script.say("Oh.")
@@ -352,7 +352,7 @@ def test_an_invalid_tool_names_the_parameter(
     assert error(answer) == (400, *expected)
 
 
-def test_a_choice_of_an_unknown_server_is_refused(reaching: Api, script: Script, served: McpServer) -> None:
+def test_choosing_an_unknown_server_is_refused(reaching: Api, script: Script, served: McpServer) -> None:
     choice = {"type": "mcp", "server_label": "other"}
     body = {"model": script.model, "input": "Hi", "tools": [tool(served)], "tool_choice": choice}
     assert error(reaching.post("/responses", body)) == (400, "tool_choice", "invalid_value")

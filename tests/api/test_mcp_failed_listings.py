@@ -55,7 +55,7 @@ def continue_without(api: Api) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("refusal", "phrase"), [(401, "Unauthorized"), (403, "Forbidden")])
-def test_a_refusal_of_the_credentials_is_reported_as_such(
+def test_rejected_credentials_are_reported(
     reaching: Api, script: Script, guarded: McpServer, refusal: int, phrase: str
 ) -> None:
     guarded.refusal = refusal
@@ -74,7 +74,7 @@ def test_a_refusal_of_the_credentials_is_reported_as_such(
     assert [item["error"] for item in of(reaching.retrieve(stored["id"]), "mcp_list_tools")] == [message]
 
 
-def test_a_server_that_accepts_the_token_is_listed(reaching: Api, script: Script, guarded: McpServer) -> None:
+def test_tools_are_listed_with_a_valid_token(reaching: Api, script: Script, guarded: McpServer) -> None:
     script.call(box__add='{"a":1}').say("1")
     response = reaching.create(model=script.model, input="1+0?", tools=[tool(guarded, authorization=TOKEN)])
     assert of(response, "mcp_call")[0]["output"] == "1"
@@ -91,7 +91,7 @@ def test_an_unreachable_server_fails_the_request(
 
 
 @pytest.mark.slow
-def test_a_status_of_the_server_is_the_cause(reaching: Api, script: Script, guarded: McpServer) -> None:
+def test_the_error_states_the_status_of_the_server(reaching: Api, script: Script, guarded: McpServer) -> None:
     guarded.refusal = 500
     answer = reaching.post("/responses", {"model": script.model, "input": "Hi", "tools": [tool(guarded)]})
     assert error(answer) == (424, "tools", "http_error")
@@ -99,7 +99,7 @@ def test_a_status_of_the_server_is_the_cause(reaching: Api, script: Script, guar
     assert answer.json()["error"]["message"] == expected
 
 
-def test_a_stream_ends_with_the_failed_listing(reaching: Api, script: Script, gone: dict[str, Any]) -> None:
+def test_a_failed_listing_ends_the_stream(reaching: Api, script: Script, gone: dict[str, Any]) -> None:
     events = reaching.events(model=script.model, input="Hi", tools=[gone])
     assert types(events) == ["response.created", *STREAMED]
     failure = events[-2]["error"]
@@ -109,7 +109,7 @@ def test_a_stream_ends_with_the_failed_listing(reaching: Api, script: Script, go
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("worker")
-def test_a_background_run_fails_with_the_failed_listing(reaching: Api, script: Script, gone: dict[str, Any]) -> None:
+def test_a_failed_listing_fails_a_background_run(reaching: Api, script: Script, gone: dict[str, Any]) -> None:
     queued = reaching.create(model=script.model, input="Hi", tools=[gone], background=True)
     done = ended(reaching, queued["id"])
     assert (done["status"], done["error"]["message"]) == ("failed", UNREACHABLE)

@@ -34,7 +34,7 @@ def use_of(me: dict[str, Any]) -> dict[tuple[str, str], tuple[int, int | None]]:
     return {(one["subject"], one["limit"]): (one["value"], one["remaining"]) for one in me["limits"]}
 
 
-def test_a_key_without_limits(make_api: MakeApi) -> None:
+def test_a_key_without_limits_has_none(make_api: MakeApi) -> None:
     expiry = now().replace(microsecond=0) + timedelta(days=3)
     api = make_api(scopes=["files.read"], allowed_models=["b", "a"], tools=["mcp"], expires_at=expiry)
     me = ok(api.get("/me"))
@@ -53,7 +53,7 @@ def test_a_key_without_limits(make_api: MakeApi) -> None:
     assert key.digest not in str(me)
 
 
-def test_limits_show_what_is_left(api: Api) -> None:
+def test_limits_show_the_remaining_amounts(api: Api) -> None:
     team, key = api.caller.team, api.caller.key
     set_limits(team=team, values={"requests_per_minute": 10, "max_output_tokens": 50, "files": 3, "open_batches": 2})
     set_limits(team=team, api_key=key, values={"concurrent_runs": 4, "stored_bytes": 1000})
@@ -72,7 +72,7 @@ def test_limits_show_what_is_left(api: Api) -> None:
     assert {one["subject_id"] for one in me["limits"]} == {team.pk, key.pk}
 
 
-def test_budgets_show_what_was_spent_in_the_period_of_the_teams_zone(api: Api) -> None:
+def test_budgets_show_the_spending_of_the_period_in_the_teams_time_zone(api: Api) -> None:
     team, zone = api.caller.team, ZoneInfo("Asia/Kathmandu")
     with scope.team(team.pk):
         Team.objects.filter(pk=team.pk).update(time_zone=zone.key)

@@ -167,13 +167,13 @@ def test_a_long_user_id_is_hashed_for_the_upstream(api: Api, script: Script) -> 
 
 
 @pytest.mark.parametrize("limit", [1, 15])
-def test_small_limits_are_allowed(api: Api, script: Script, limit: int) -> None:
+def test_small_output_limits_are_allowed(api: Api, script: Script, limit: int) -> None:
     script.then(stream(*text("H", finish="length")))
     assert create(api, script, max_tokens=limit)["stop_reason"] == "max_tokens"
     assert script.bodies[0]["max_tokens"] == limit
 
 
-def test_a_limit_of_zero_generates_nothing(api: Api, script: Script) -> None:
+def test_an_output_limit_of_zero_generates_nothing(api: Api, script: Script) -> None:
     message = create(api, script, max_tokens=0)
     assert (message["content"], message["stop_reason"], script.bodies) == ([], "max_tokens", [])
 
@@ -318,7 +318,7 @@ def test_thinking_can_be_omitted(api: Api, script: Script) -> None:
         assert message["content"][0]["signature"]
 
 
-def test_thinking_returns_to_the_model_with_the_tool_result(api: Api, script: Script, database: None) -> None:
+def test_thinking_is_sent_back_to_the_model_with_the_tool_result(api: Api, script: Script, database: None) -> None:
     describe(script, reasoning_field="reasoning_content")
     script.then(stream(chunk(reasoning_content="I should look."), *calls(look="{}"))).say("A cat.")
     options = {"tools": [LOOK], "thinking": {"type": "adaptive"}}
@@ -330,7 +330,7 @@ def test_thinking_returns_to_the_model_with_the_tool_result(api: Api, script: Sc
     assert script.messages[1][1]["reasoning_content"] == "I should look."
 
 
-def test_data_that_belongs_to_a_call_returns_to_the_upstream(api: Api, script: Script) -> None:
+def test_data_of_a_call_is_sent_back_to_the_upstream(api: Api, script: Script) -> None:
     call = calls(look="{}")
     call[1]["choices"][0]["delta"]["tool_calls"][0]["extra_content"] = {"google": {"thought_signature": "s1"}}
     script.then(stream(*call)).then(stream(*call)).say("A cat.")
@@ -481,7 +481,7 @@ def test_a_message_is_a_run_with_a_usage_record(api: Api, script: Script, caller
     assert (run.stored, run.input_preview, run.output_preview, run.parameters) == (False, "", "", {})
 
 
-def test_the_ids_of_message_and_run_differ_in_the_prefix_only(api: Api, script: Script, caller: Caller) -> None:
+def test_message_and_run_ids_differ_only_in_the_prefix(api: Api, script: Script, caller: Caller) -> None:
     script.say("Hello")
     message = create(api, script)
     with scope.team(caller.team.pk):

@@ -35,7 +35,7 @@ def test_a_count_equals_that_of_the_response(api: Api, script: Script) -> None:
     assert count(api, script, system="Purr.") == ok(api.post("/responses/input_tokens", body))["input_tokens"]
 
 
-def test_nothing_is_stored_and_no_model_called(api: Api, script: Script) -> None:
+def test_counting_stores_nothing_and_calls_no_model(api: Api, script: Script) -> None:
     count(api, script)
     with scope.team(api.caller.team.pk):
         assert (Response.objects.count(), UsageRecord.objects.count()) == (0, 0)

@@ -235,13 +235,13 @@ def test_a_broken_stream_ends_with_an_error(api: Api, script: Script) -> None:
     assert (last["type"], last["error"]["type"]) == ("error", "api_error")
 
 
-def test_all_rejections_of_upstreams_are_errors_of_the_request() -> None:
+def test_rejections_by_upstreams_are_request_errors() -> None:
     for code in UPSTREAM_REJECTIONS:
         _, body = errors.convert(400, {"code": code, "message": "No.", "param": None})
         assert body["error"]["type"] == "invalid_request_error"
 
 
-def test_clients_learn_that_threads_are_not_supported(api: Api, script: Script) -> None:
+def test_threads_are_reported_as_unsupported(api: Api, script: Script) -> None:
     answer = api.post("/messages", sent(script, thread={"type": "create"}))
     assert answer.json()["error"]["details"] == {"error_code": "thread_unsupported_request"}
 

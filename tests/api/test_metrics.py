@@ -72,7 +72,7 @@ def test_a_failing_upstream_is_down_until_it_answers(api: Api, script: Script, s
 
 
 @pytest.mark.slow
-def test_errors_are_counted_by_their_code_and_unknown_paths_as_other(
+def test_errors_are_counted_by_code_and_unknown_paths_are_counted_as_other(
     api: Api, web: WebProcess, http: httpx2.Client, samples: Samples
 ) -> None:
     api.post("/responses", {"model": "demo", "input": "Hi", "temperatur": 1})
@@ -119,7 +119,7 @@ def test_no_label_names_a_key_a_team_or_a_user(
 
 
 @pytest.mark.slow
-def test_teams_are_labels_only_if_that_is_set(script: Script, http: httpx2.Client, caller: Caller) -> None:
+def test_teams_are_labels_only_with_the_setting(script: Script, http: httpx2.Client, caller: Caller) -> None:
     script.say("Hello")
     with running_web(METRICS_TEAM_LABEL="1") as process:
         samples = Samples(f"{process.url}/metrics")
@@ -129,7 +129,7 @@ def test_teams_are_labels_only_if_that_is_set(script: Script, http: httpx2.Clien
 
 
 @pytest.mark.slow
-def test_queues_and_servers_are_measured(web: WebProcess) -> None:
+def test_metrics_cover_queues_and_servers(web: WebProcess) -> None:
     found = read_metrics(f"{web.url}/metrics")
     queues = {labels["queue"] for name, labels, _ in found if name == "ors_queue_depth"}
     assert queues == {"background", "batches", "webhooks", "mail", "vector_store_files"}
@@ -142,7 +142,7 @@ def test_queues_and_servers_are_measured(web: WebProcess) -> None:
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Forwarded-Proto", "X-Real-IP", "Forwarded", "Via"])
-def test_only_clients_on_this_machine_read_the_metrics_without_a_token(
+def test_metrics_without_a_token_are_readable_from_this_machine_only(
     web: WebProcess, http: httpx2.Client, header: str
 ) -> None:
     assert http.get(f"{web.url}/metrics").status_code == 200
@@ -152,7 +152,7 @@ def test_only_clients_on_this_machine_read_the_metrics_without_a_token(
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_behind_proxies_nothing_reads_the_metrics_without_a_token(http: httpx2.Client) -> None:
+def test_metrics_behind_a_proxy_require_a_token(http: httpx2.Client) -> None:
     # As from a proxy on the same machine that adds no header.
     with running_web(TRUSTED_PROXIES="1") as process:
         refused = http.get(f"{process.url}/metrics")
@@ -170,7 +170,7 @@ def with_token() -> Iterator[WebProcess]:
 
 
 @pytest.mark.slow
-def test_a_token_is_required_where_one_is_set(with_token: WebProcess, http: httpx2.Client) -> None:
+def test_a_configured_token_is_required(with_token: WebProcess, http: httpx2.Client) -> None:
     url = f"{with_token.url}/metrics"
     assert http.get(url).status_code == 401
     assert http.get(url, headers={"authorization": "Bearer wrong"}).status_code == 401
@@ -180,7 +180,7 @@ def test_a_token_is_required_where_one_is_set(with_token: WebProcess, http: http
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", rest_at_night(["2", "1"], first=1))
-def test_web_processes_serve_their_metrics_on_a_port_of_its_own(processes: str, http: httpx2.Client) -> None:
+def test_web_processes_serve_their_metrics_on_a_separate_port(processes: str, http: httpx2.Client) -> None:
     port = any_free_port()
     with running_web(processes=processes, METRICS_PORT=str(port)) as process:
         assert http.get(f"{process.url}/metrics").status_code == 404

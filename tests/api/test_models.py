@@ -57,7 +57,7 @@ def test_a_model_name_may_contain_slashes(api: Api, add_model: AddModel) -> None
         ("/messages", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9}),
     ],
 )
-def test_the_error_of_an_unknown_model_says_where_the_models_are(api: Api, path: str, body: dict[str, Any]) -> None:
+def test_the_error_of_an_unknown_model_points_to_the_list_of_models(api: Api, path: str, body: dict[str, Any]) -> None:
     refused = api.post(path, {"model": "x", **body}).json()["error"]
     first, second = "The requested model 'x' does not exist.", "lists the models that this API key may use."
     assert refused["message"] == f"{first} `GET /v1/models` {second}"
@@ -233,14 +233,14 @@ def test_a_key_sees_only_its_allowed_models_of_an_upstream(make_api: MakeApi, li
     assert error(api.get("/models/two")) == (404, "model", "model_not_found")
 
 
-def test_another_teams_wildcard_lists_nothing(api: Api, outsider: Api, lister: Lister) -> None:
+def test_models_of_another_teams_wildcard_are_not_listed(api: Api, outsider: Api, lister: Lister) -> None:
     lister.rows = [{"id": "private"}]
     assert "private" in names(api)
     assert "private" not in names(outsider)
     assert error(outsider.get("/models/private")) == (404, "model", "model_not_found")
 
 
-def test_an_upstream_that_is_down_leaves_its_models_out(api: Api, lister: Lister, add_model: AddModel) -> None:
+def test_models_of_an_unreachable_upstream_are_not_listed(api: Api, lister: Lister, add_model: AddModel) -> None:
     own = add_model()
     lister.status = 500
     assert own in names(api)
@@ -249,13 +249,13 @@ def test_an_upstream_that_is_down_leaves_its_models_out(api: Api, lister: Lister
 
 
 @pytest.mark.slow
-def test_a_slow_upstream_leaves_its_models_out(api: Api, lister: Lister, add_model: AddModel) -> None:
+def test_models_of_a_slow_upstream_are_not_listed(api: Api, lister: Lister, add_model: AddModel) -> None:
     own = add_model()
     lister.gate.clear()
     assert own in names(api)
 
 
-def test_a_model_that_the_upstream_does_not_list_is_found(api: Api, lister: Lister) -> None:
+def test_a_model_not_listed_by_the_upstream_can_be_retrieved(api: Api, lister: Lister) -> None:
     lister.rows, lister.unlisted = [{"id": "plain"}], {"org/dated-2026"}
     assert ok(api.get("/models/org/dated-2026"))["id"] == "org/dated-2026"
     assert error(api.get("/models/other")) == (404, "model", "model_not_found")
@@ -295,7 +295,7 @@ def test_anthropics_clients_get_the_list_in_their_form(anthropic_api: Api, add_m
     assert ok(anthropic_api.get(f"/models/{name}")) == shown
 
 
-def test_a_key_of_anthropics_header_alone_is_enough(api: Api, add_model: AddModel) -> None:
+def test_a_key_in_anthropics_header_is_enough(api: Api, add_model: AddModel) -> None:
     name = add_model()
     api.headers = {"x-api-key": api.caller.secret}
     assert ok(api.get(f"/models/{name}"))["type"] == "model"
@@ -325,7 +325,7 @@ def test_anthropics_clients_read_the_list_in_pages(anthropic_api: Api, add_model
 
 
 @pytest.mark.parametrize("query", [{"limit": "0"}, {"limit": "1001"}, {"limit": "x"}, {"after_id": "no-such-model"}])
-def test_anthropics_clients_get_their_errors_for_invalid_pages(anthropic_api: Api, query: dict[str, str]) -> None:
+def test_anthropics_clients_get_their_error_for_an_invalid_page(anthropic_api: Api, query: dict[str, str]) -> None:
     answer = anthropic_api.get("/models", **query)
     assert answer.status_code == 400
     assert answer.json()["error"]["type"] == "invalid_request_error"

@@ -78,7 +78,7 @@ def test_request_and_answer_are_passed_on(api: Api, script: Script, given: Any) 
     assert script.bodies == [{"input": given, "model": "omni-moderation-latest"}]
 
 
-def test_a_null_model_means_the_default(api: Api, script: Script) -> None:
+def test_null_selects_the_default_model(api: Api, script: Script) -> None:
     script.then(whole(JUDGED))
     assert ok(api.post("/moderations", {"input": "Hi", "model": None})) == JUDGED
 
@@ -180,7 +180,7 @@ def test_a_disconnect_ends_the_upstream_call(api: Api, script: Script, caller: C
     assert (ledger(caller).outcome, ledger(caller).input_tokens) == ("interrupted", 2)
 
 
-def test_the_default_model_is_subject_to_the_keys_models(make_api: MakeApi) -> None:
+def test_the_default_model_must_be_allowed_for_the_key(make_api: MakeApi) -> None:
     answer = make_api(allowed_models=["other"]).post("/moderations", {"input": "Hi"})
     assert error(answer) == (400, "model", "model_not_found")
     assert "omni-moderation-latest" in answer.json()["error"]["message"]

@@ -18,7 +18,7 @@ def offered_functions(script: Script, number: int = 0) -> list[dict[str, Any]]:
     return [tool["function"] for tool in script.bodies[number]["tools"]]
 
 
-def test_an_upstream_sees_namespace_and_tool_as_one_name(api: Api, script: Script) -> None:
+def test_the_upstream_sees_one_name_for_namespace_and_tool(api: Api, script: Script) -> None:
     response = api.create(model=script.say("Hi").model, input="Hi", tools=[CRM])
     assert [function["name"] for function in offered_functions(script)] == ["crm__find", "crm__note"]
     assert offered_functions(script)[0]["description"] == "Finds somebody.\nIt belongs to crm: Customers and orders"

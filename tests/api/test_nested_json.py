@@ -53,7 +53,7 @@ def no_traceback(web: WebProcess) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("one", POSTS, ids=[one.path for one in POSTS])
-def test_a_body_of_any_endpoint_is_refused(api: Api, admin_api: Api, one: Endpoint) -> None:
+def test_a_nested_body_is_refused_by_every_endpoint(api: Api, admin_api: Api, one: Endpoint) -> None:
     client = admin_api if one.path.startswith("organization/") else api
     ids = dict.fromkeys(one.ids, "x") | {name: f"{prefix}_1" for prefix, name in one.path_ids}
     path = one.template.format(**ids)
@@ -75,7 +75,7 @@ def test_a_body_of_any_endpoint_is_refused(api: Api, admin_api: Api, one: Endpoi
 
 
 @pytest.mark.parametrize("kind", DEEP)
-def test_a_websocket_message_is_refused(server: WebProcess, caller: Caller, kind: str) -> None:
+def test_a_nested_websocket_message_is_refused(server: WebProcess, caller: Caller, kind: str) -> None:
     written = server.written
     with open_socket(server.url, secret=caller.secret) as socket:
         for _ in range(2):
@@ -84,7 +84,7 @@ def test_a_websocket_message_is_refused(server: WebProcess, caller: Caller, kind
     assert "Traceback" not in server.output(since=written)
 
 
-def test_arguments_of_a_function_are_stored_unchanged(api: Api, script: Script) -> None:
+def test_nested_function_arguments_are_stored_unchanged(api: Api, script: Script) -> None:
     script.call(look=ARGUMENTS).say("Thanks")
     first = api.create(model=script.model, input="Hi", tools=[FUNCTION])
     assert first["output"][0]["arguments"] == ARGUMENTS
@@ -99,7 +99,7 @@ def test_arguments_of_a_function_are_stored_unchanged(api: Api, script: Script) 
     assert api.input_items(second["id"])[-1]["output"] == LISTS.decode()
 
 
-def test_arguments_of_an_mcp_tool_fail_the_call(
+def test_nested_arguments_of_an_mcp_tool_fail_the_call(
     reaching: Api, reaching_web: WebProcess, script: Script, served: McpServer
 ) -> None:
     written = reaching_web.written
@@ -156,7 +156,7 @@ def mcp_tool(url: str) -> Body:
     return {"type": "mcp", "server_label": "box", "server_url": url, "require_approval": "never"}
 
 
-def test_a_list_of_mcp_tools_is_refused(reaching: Api, reaching_web: WebProcess, script: Script) -> None:
+def test_a_nested_list_of_mcp_tools_is_refused(reaching: Api, reaching_web: WebProcess, script: Script) -> None:
     written = reaching_web.written
     with raw_mcp_server("tools/list") as url:
         answer = reaching.post("/responses", {"model": script.model, "input": "Hi", "tools": [mcp_tool(url)]})
@@ -164,7 +164,7 @@ def test_a_list_of_mcp_tools_is_refused(reaching: Api, reaching_web: WebProcess,
     assert "Traceback" not in reaching_web.output(since=written)
 
 
-def test_the_result_of_an_mcp_tool_fails_the_call(reaching: Api, reaching_web: WebProcess, script: Script) -> None:
+def test_a_nested_result_of_an_mcp_tool_fails_the_call(reaching: Api, reaching_web: WebProcess, script: Script) -> None:
     written = reaching_web.written
     script.call(box__add="{}").say("I cannot.")
     with raw_mcp_server("tools/call") as url:
@@ -176,7 +176,7 @@ def test_the_result_of_an_mcp_tool_fails_the_call(reaching: Api, reaching_web: W
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_line_of_a_batch_fails_the_batch(api: Api, script: Script) -> None:
+def test_a_nested_line_fails_the_batch(api: Api, script: Script) -> None:
     deep = b'{"custom_id":"b","method":"POST","url":"%b","body":%b}' % (URL.encode(), OBJECTS)
     batch = ended(api, asked(api, line("a", model=script.model, input="Hi"), deep)["id"])
     assert batch["status"] == "failed"
@@ -184,12 +184,12 @@ def test_a_line_of_a_batch_fails_the_batch(api: Api, script: Script) -> None:
 
 
 @pytest.mark.parametrize("purpose", ["batch", "fine-tune", "user_data"])
-def test_an_uploaded_file_is_stored_unchanged(api: Api, purpose: str) -> None:
+def test_an_uploaded_file_with_nested_json_is_stored_unchanged(api: Api, purpose: str) -> None:
     file_id = uploaded(api, LISTS, OBJECTS, purpose=purpose)
     assert api.get(f"/files/{file_id}/content").content == LISTS + b"\n" + OBJECTS + b"\n"
 
 
-def test_an_uploaded_file_is_text_for_the_model(api: Api, script: Script) -> None:
+def test_an_uploaded_file_with_nested_json_is_text_for_the_model(api: Api, script: Script) -> None:
     file_id = upload(api, "deep.json", LISTS)
     content = [{"type": "input_file", "file_id": file_id}, {"type": "input_text", "text": "What is this?"}]
     response = api.create(model=script.say("A list.").model, input=[{"role": "user", "content": content}])

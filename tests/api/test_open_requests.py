@@ -45,6 +45,6 @@ def test_a_key_with_too_many_open_streams_is_refused_until_one_has_ended(
 
 
 @pytest.mark.slow
-def test_requests_without_a_key_do_not_share_a_bound(small_web: WebProcess, http: httpx2.Client) -> None:
+def test_requests_without_a_key_have_no_common_limit(small_web: WebProcess, http: httpx2.Client) -> None:
     for _ in range(3):
         assert http.get(f"{small_web.url}/v1/models").status_code == 401

@@ -83,7 +83,7 @@ def test_invalid_invites_are_refused(admin_api: Api, changed: dict[str, object],
     assert error(admin_api.post(INVITES, body))[:2] == refused
 
 
-def test_a_user_is_not_invited(admin_client: OpenAI) -> None:
+def test_an_existing_user_cannot_be_invited(admin_client: OpenAI) -> None:
     user = User.objects.create_user(uuid.uuid4().hex, new_address())
     with pytest.raises(ConflictError):
         admin_client.admin.organization.invites.create(email=user.email.upper(), role="reader")
@@ -120,7 +120,7 @@ def test_the_link_creates_an_account_once(caller: Caller, admin_client: OpenAI) 
         admin_client.admin.organization.invites.delete(invite.pk)
 
 
-def test_an_accepted_invite_ends_the_others_of_its_address(caller: Caller) -> None:
+def test_an_accepted_invite_invalidates_others_for_its_address(caller: Caller) -> None:
     accepted, other = (make_invite(ProjectRole(team=caller.team, role=role)) for role in ("member", "owner"))
     Invite.objects.filter(pk=other.pk).update(email=accepted.email.upper())
     assert SiteClient().post(invitations.path_of(accepted), form(accepted.email)).status_code == 302
@@ -141,7 +141,7 @@ def test_a_weak_password_or_a_known_name_creates_nothing(caller: Caller) -> None
     assert invitations.status_of(invite) == "pending"
 
 
-def test_an_account_is_not_named_like_somebody_else(database: None) -> None:
+def test_an_account_cannot_take_the_name_of_another(database: None) -> None:
     invite, known = make_invite(), User.objects.create_user(f"Name{uuid.uuid4().hex}", email=new_address())
     for name in (known.email, known.username.upper()):
         assert SiteClient().post(invitations.path_of(invite), form(name)).status_code == 200
@@ -187,7 +187,7 @@ def test_the_console_invites_no_user(database: None) -> None:
     assert re.search("A user has this e-mail address already", text(page))
 
 
-def test_no_other_role_sees_invites(caller: Caller) -> None:
+def test_only_administrators_see_invites(caller: Caller) -> None:
     invite = make_invite()
     browsers: list[Client] = [sign_in({caller.team.pk: Role.TEAM_LEAD}), sign_in(staff=StaffRole.OPERATOR)]
     for browser in browsers:

@@ -61,7 +61,7 @@ def test_an_impossible_rate_limit_is_refused(admin_api: Api, caller: Caller, val
     assert error(admin_api.post(path, {"max_tokens_per_1_minute": value}))[:2] == (400, "max_tokens_per_1_minute")
 
 
-def test_limits_that_do_not_exist_here_are_refused(admin_api: Api, caller: Caller) -> None:
+def test_unsupported_limits_are_refused(admin_api: Api, caller: Caller) -> None:
     path = f"{PROJECTS}/{caller.team.pk}/rate_limits/rl-all-models"
     refused = admin_api.post(path, {"max_images_per_1_minute": 5})
     assert error(refused) == (400, "max_images_per_1_minute", "unknown_parameter")
@@ -83,7 +83,7 @@ def test_the_sdk_sets_a_spend_limit(admin_client: OpenAI, caller: Caller) -> Non
         limit.delete(caller.team.pk)
 
 
-def test_a_spent_limit_is_enforcing(admin_client: OpenAI, caller: Caller) -> None:
+def test_a_spent_limit_is_enforced(admin_client: OpenAI, caller: Caller) -> None:
     limit = admin_client.admin.organization.projects.spend_limit
     limit.update(caller.team.pk, currency="USD", interval="month", threshold_amount=100)
     with scope.team(caller.team.pk):

@@ -75,7 +75,7 @@ def test_a_service_account_gets_further_keys(admin_client: OpenAI, caller: Calle
     assert key.value not in str(vars(stored))
 
 
-def test_an_account_without_a_role_has_no_keys(admin_client: OpenAI, caller: Caller) -> None:
+def test_a_service_account_without_a_role_has_no_keys(admin_client: OpenAI, caller: Caller) -> None:
     accounts = admin_client.admin.organization.projects.service_accounts
     made = accounts.create(caller.team.pk, name="later", create_service_account_only=True)
     assert (made.role, made.api_key) == ("none", None)

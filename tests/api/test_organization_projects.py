@@ -33,7 +33,7 @@ def audited(target: str) -> list[tuple[str, str]]:
 # -- admin keys ------------------------------------------------------------------------------------------------------
 
 
-def test_a_key_with_all_scopes_of_its_team_is_no_admin_key(api: Api) -> None:
+def test_a_key_with_all_scopes_of_its_team_is_not_an_admin_key(api: Api) -> None:
     for method, path in (("GET", PROJECTS), ("POST", PROJECTS), ("GET", f"{PROJECTS}/{api.caller.team.pk}")):
         assert error(api.request(method, path)) == (403, None, "insufficient_scope")
 
@@ -120,7 +120,7 @@ def test_projects_are_listed_in_pages(admin_client: OpenAI) -> None:
         projects.list(after="team_unknown")
 
 
-def test_a_name_is_given_once(admin_api: Api, caller: Caller) -> None:
+def test_project_names_are_unique(admin_api: Api, caller: Caller) -> None:
     other = ok(admin_api.post(PROJECTS, {"name": new_name()}))
     assert error(admin_api.post(PROJECTS, {"name": caller.team.name})) == (409, "name", None)
     assert error(admin_api.post(f"{PROJECTS}/{other['id']}", {"name": caller.team.name})) == (409, "name", None)
@@ -223,7 +223,7 @@ def add_user(team: Team) -> User:
     return user
 
 
-def test_the_owner_of_a_key_is_shown_with_its_access(admin_client: OpenAI, caller: Caller) -> None:
+def test_the_owner_of_a_key_and_its_access_are_shown(admin_client: OpenAI, caller: Caller) -> None:
     keys, team = admin_client.admin.organization.projects.api_keys, caller.team
     user = add_user(team)
     key = services.create_key(team=team, spec=services.KeySpec(name="own", created_by=user.pk)).key

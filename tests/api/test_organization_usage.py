@@ -153,7 +153,7 @@ def test_vector_stores_have_the_size_of_their_files(api: Api, outsider: Api) -> 
     assert result["project_id"] == team.pk
 
 
-def test_tiers_and_batches_are_told_apart(api: Api) -> None:
+def test_usage_can_be_grouped_by_tier_and_batch(api: Api) -> None:
     add(api.caller, service_tier="flex", batch=True)
     add(api.caller, service_tier="default")
     found = results(api, group_by=["batch", "service_tier"])
@@ -188,7 +188,7 @@ def test_costs_are_exact_to_the_last_digit(api: Api, sdk: OpenAI, caller: Caller
     assert (amount.value, amount.currency) == (pytest.approx(123456.3000000001), "usd")
 
 
-def test_calls_without_a_price_are_no_cost_of_zero(api: Api) -> None:
+def test_calls_without_a_price_have_no_cost_of_zero(api: Api) -> None:
     add(api.caller, cost=None)
     (result,) = results(api, COSTS)
     assert (result["amount"], result["unpriced_requests"]) == (None, 1)
@@ -257,7 +257,7 @@ def records(caller: Caller, count: int = 60) -> list[UsageRecord]:
 
 
 @pytest.mark.slow
-def test_the_sums_of_all_widths_equal_the_total(api: Api, rollups: None) -> None:
+def test_the_buckets_of_every_width_add_up_to_the_total(api: Api, rollups: None) -> None:
     made = records(api.caller)
     total = (len(made), sum(one.input_tokens for one in made))
     start, end = unix(datetime(2026, 3, 28, tzinfo=UTC)), unix(datetime(2026, 4, 1, tzinfo=UTC))
@@ -275,7 +275,7 @@ def test_the_sums_of_all_widths_equal_the_total(api: Api, rollups: None) -> None
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Asia/Kolkata", "America/St_Johns"])
-def test_days_are_those_of_the_time_zone(api: Api, rollups: None, zone: str) -> None:
+def test_days_follow_the_time_zone(api: Api, rollups: None, zone: str) -> None:
     made, local = records(api.caller), ZoneInfo(zone)
     since = datetime(2026, 3, 27, tzinfo=local)
     buckets = days(api, since=since, count=6, time_zone=zone)
@@ -315,7 +315,7 @@ def test_pages_return_the_same_as_one_page(api: Api, path: str) -> None:
 
 
 @pytest.mark.parametrize(("width", "default", "most"), [("1d", 7, 31), ("1h", 24, 168), ("1m", 60, 1440)])
-def test_limits_depend_on_the_width(api: Api, width: str, default: int, most: int) -> None:
+def test_the_page_limit_depends_on_the_bucket_width(api: Api, width: str, default: int, most: int) -> None:
     query = {"start_time": unix(DAY), "end_time": unix(DAY + timedelta(days=90)), "bucket_width": width}
     page = ok(api.get(f"{USAGE}/completions", **query))
     assert (len(page["data"]), page["has_more"]) == (default, True)
@@ -359,7 +359,7 @@ def test_a_cursor_of_another_query_is_rejected(api: Api) -> None:
     assert error(api.get(COSTS, page=cursor, **query)) == (400, "page", "invalid_value")
 
 
-def test_costs_have_buckets_of_days_only(api: Api) -> None:
+def test_costs_support_only_daily_buckets(api: Api) -> None:
     assert error(api.get(COSTS, start_time=1, bucket_width="1h")) == (400, "bucket_width", "invalid_value")
     assert len(days(api, COSTS, count=180, limit=180)) == 180
 

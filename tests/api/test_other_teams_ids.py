@@ -90,7 +90,9 @@ def ask(api: Api, one: Endpoint, ids: dict[str, str]) -> httpx2.Response:
     return api.post(path, FIELDS.get(one.template, {}))
 
 
-def test_an_id_of_another_team_is_as_unknown_as_any(api: Api, make_api: MakeApi, owned: dict[str, str]) -> None:
+def test_an_id_of_another_team_gets_the_answer_of_an_unknown_id(
+    api: Api, make_api: MakeApi, owned: dict[str, str]
+) -> None:
     stranger, told_apart, seen = make_api(), {}, 0
     for one in WITH_IDS:
         theirs = {name: owned[name] for name in one.ids}

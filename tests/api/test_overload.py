@@ -59,7 +59,7 @@ def test_new_work_is_refused_before_its_body_is_read(small: Api) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("waiting")
-def test_everything_but_new_work_is_served(small: Api, small_web: WebProcess, http: httpx2.Client) -> None:
+def test_requests_other_than_new_work_are_served(small: Api, small_web: WebProcess, http: httpx2.Client) -> None:
     assert http.get(f"{small_web.url}/livez").status_code == 200
     assert http.get(f"{small_web.url}/readyz").status_code == 200
     assert small.get("/responses").status_code == 200

@@ -39,7 +39,7 @@ def test_instructions_come_before_the_prompt(api: Api, script: Script) -> None:
     assert instruction_texts(response) == [("system", "Speak French."), ("developer", "Be brief.")]
 
 
-def test_the_prompt_is_neither_input_nor_passed_on_to_later_responses(api: Api, script: Script) -> None:
+def test_the_prompt_is_not_an_input_item_and_does_not_apply_to_later_responses(api: Api, script: Script) -> None:
     script.say("Hello").say("Hello again")
     prompt = write_prompt(api.caller, "Be brief.")
     first = api.create(model=script.model, input="Hi", prompt={"id": prompt.pk})

@@ -161,9 +161,7 @@ def test_text_that_resembles_a_think_tag_stays_text(
     ],
 )
 @pytest.mark.parametrize("chunks", ["one", "many"])
-def test_reasoning_is_no_text_wherever_its_tags_are(
-    api: Api, script: Script, words: str, output: list[Any], chunks: str
-) -> None:
+def test_reasoning_in_tags_is_never_text(api: Api, script: Script, words: str, output: list[Any], chunks: str) -> None:
     describe(script, think_tags=True).say(*(list(words) if chunks == "many" else [words]))
     assert shapes(api.events(model=script.model, input="Hi")[-1]["response"]) == output
 
@@ -198,7 +196,7 @@ def test_reasoning_is_sent_back_only_to_models_configured_for_it(api: Api, scrip
     assert "Look." not in str(script.messages[1])
 
 
-def test_reasoning_of_the_current_answer_is_sent_back_with_its_call(api: Api, script: Script) -> None:
+def test_reasoning_before_a_call_is_sent_back_with_it(api: Api, script: Script) -> None:
     describe(script, reasoning_field="reasoning_content")
     script.then(stream(chunk(reasoning="Look."), *calls(look="{}"))).say("A cat.")
     first = api.create(model=script.model, input="Hi", tools=[TOOL])

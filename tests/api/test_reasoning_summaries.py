@@ -75,7 +75,7 @@ def test_a_summary_is_streamed_in_openais_order(api: Api, script: Script) -> Non
 
 
 @pytest.mark.parametrize("raw_reasoning", [True, False])
-def test_a_summary_takes_the_place_of_the_raw_reasoning(api: Api, script: Script, raw_reasoning: bool) -> None:
+def test_a_summary_replaces_the_raw_reasoning(api: Api, script: Script, raw_reasoning: bool) -> None:
     describe(script, raw_reasoning=raw_reasoning)
     script.then(THOUGHT)
     events = api.events(model=script.model, input="Hi", reasoning={"summary": "concise"})
@@ -83,7 +83,7 @@ def test_a_summary_takes_the_place_of_the_raw_reasoning(api: Api, script: Script
     assert "The result is even." not in str(events)
 
 
-def test_the_next_turn_has_the_raw_reasoning_of_a_summary(api: Api, script: Script) -> None:
+def test_the_raw_reasoning_behind_a_summary_is_sent_in_the_next_turn(api: Api, script: Script) -> None:
     describe(script, reasoning_field="reasoning_content")
     calling = stream(chunk(reasoning=RAW), *calls(look="{}"))
     script.then(calling).say("Done.")
@@ -153,7 +153,7 @@ def test_an_interrupted_summary_is_recorded(api: Api, script: Script, upstream: 
     }
 
 
-def test_reasoning_that_was_cut_has_no_summary(api: Api, script: Script) -> None:
+def test_truncated_reasoning_has_no_summary(api: Api, script: Script) -> None:
     script.then(stream(chunk(reasoning=RAW), chunk(finish="length")))
     response = api.create(model=script.model, input="Hi", reasoning={"summary": "auto"})
     assert (response["status"], summary_of(response)) == ("incomplete", "")

@@ -168,7 +168,7 @@ def with_later(item: dict[str, Any], later: dict[str, Any]) -> Answer:
     ],
     ids=["sources", "outputs"],
 )
-def test_what_only_the_final_response_has_of_an_item_is_kept(
+def test_fields_found_only_in_the_final_response_are_kept(
     api: Api, responses_api_script: Script, item: Any, later: Any, include: str, shown: Callable[[Any], bool]
 ) -> None:
     responses_api_script.then(with_later(item, later))
@@ -177,7 +177,7 @@ def test_what_only_the_final_response_has_of_an_item_is_kept(
     assert shown(stored["output"][0])
 
 
-def test_an_unreadable_field_of_the_final_item_costs_nothing(api: Api, responses_api_script: Script) -> None:
+def test_an_unreadable_field_of_the_final_item_is_ignored(api: Api, responses_api_script: Script) -> None:
     responses_api_script.then(with_later(SEARCH, {**SEARCH, "action": {**PLACE, "sources": 7}}))
     created = api.events(model=responses_api_script.model, input="Hi")[-1]["response"]
     assert created["status"] == "completed"

@@ -22,7 +22,7 @@ from tests.support.responses_upstream import (
 from tests.support.upstream import Script, ScriptedUpstream
 
 
-def test_parameters_the_client_did_not_send_are_omitted(api: Api, responses_api_script: Script) -> None:
+def test_parameters_that_the_client_did_not_send_are_omitted(api: Api, responses_api_script: Script) -> None:
     responses_api_script.then(answer(message_events("Hello")))
     api.create(model=responses_api_script.model, input="Hi")
     assert responses_api_script.bodies == [
@@ -268,7 +268,7 @@ def test_surplus_parallel_calls_are_dropped(api: Api, responses_api_script: Scri
     assert [item["name"] for item in made["output"]] == ["look"]
 
 
-def test_calls_despite_tool_choice_none_are_dropped(api: Api, responses_api_script: Script) -> None:
+def test_calls_are_dropped_with_tool_choice_none(api: Api, responses_api_script: Script) -> None:
     responses_api_script.then(answer(message_events("Hm."), call_events("look", "{}", index=1)))
     made = api.create(model=responses_api_script.model, input="Hi", tools=[function("look")], tool_choice="none")
     assert [item["type"] for item in made["output"]] == ["message"]

@@ -99,7 +99,7 @@ def test_skills_of_a_named_container_are_described(api: Api, script: Script, san
     assert "- sums in /mnt/skills/sums: Add numbers." in description(script)
 
 
-def test_the_code_interpreter_of_the_same_request_knows_the_skills(
+def test_the_code_interpreter_of_the_same_request_has_the_skills(
     api: Api, script: Script, sandbox: Sandbox, skill: str
 ) -> None:
     both = [shell(reference(skill)), {"type": "code_interpreter", "container": {"type": "auto"}}]

@@ -65,7 +65,7 @@ def test_the_default_version_cannot_be_deleted_while_there_are_others(api: Api, 
 
 
 @pytest.mark.slow
-def test_a_number_is_never_used_again(api: Api, skill: str) -> None:
+def test_a_version_number_is_never_reused(api: Api, skill: str) -> None:
     ok(api.delete(f"/skills/{skill}/versions/2"))
     assert ok(create(api, path=f"/skills/{skill}/versions"))["version"] == "3"
     assert numbers(api, skill) == ["3", "1"]
@@ -78,7 +78,7 @@ def test_deleting_the_only_version_deletes_the_skill(api: Api, skill: str) -> No
     assert error(api.get(f"/skills/{skill}"))[0] == 404
 
 
-def test_default_must_be_a_boolean(api: Api, skill: str) -> None:
+def test_the_default_parameter_must_be_a_boolean(api: Api, skill: str) -> None:
     assert error(create(api, path=f"/skills/{skill}/versions", default="maybe")) == (400, "default", "invalid_value")
     assert error(create(api, default="true")) == (400, "default", "unknown_parameter")
 

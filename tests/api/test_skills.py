@@ -94,7 +94,7 @@ def test_a_skill_and_its_versions_are_read_in_a_process_with_limits(
 
 
 @pytest.mark.parametrize("bomb", ["merge keys", "aliases", "base 60", "nested lists"])
-def test_front_matter_that_grows_while_it_is_read_is_refused(api: Api, bomb: str) -> None:
+def test_front_matter_that_expands_while_it_is_read_is_refused(api: Api, bomb: str) -> None:
     manifest = f"---\nname: sums\ndescription: Add.\n{_bomb(bomb)}\n---\n".encode()
     assert len(manifest) < 16 * 1024
     assert error(create(api, {"sums/SKILL.md": manifest})) == (400, "files", "invalid_value")

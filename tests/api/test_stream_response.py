@@ -219,7 +219,7 @@ def test_upstream_bytes_may_be_split_anywhere(api: Api, script: Script, size: in
 
 
 @pytest.mark.slow
-def test_concurrent_streams_do_not_mix(make_api: MakeApi, upstream: ScriptedUpstream) -> None:
+def test_concurrent_streams_stay_separate(make_api: MakeApi, upstream: ScriptedUpstream) -> None:
     """Their changes are committed in groups, across teams."""
     apis = [make_api() for _ in range(4)]
 

@@ -66,7 +66,7 @@ def test_sql_in_a_key_is_an_unknown_key(anonymous: Api, header: str, secret: str
 
 
 @pytest.mark.slow
-def test_no_endpoint_serves_a_stranger(anonymous: Api) -> None:
+def test_no_endpoint_serves_requests_without_a_key(anonymous: Api) -> None:
     for one in ENDPOINTS:
         path = one.template.format(**dict.fromkeys(one.ids, "x"))
         kind = "sk-admin-" if path.startswith("/organization/") else "sk-"
@@ -103,7 +103,7 @@ def test_keys_of_one_kind_are_not_keys_of_another(
         assert answer.status_code == 302
 
 
-def test_keys_are_found_by_their_hmac_and_never_compared(api: Api) -> None:
+def test_keys_are_looked_up_by_their_hmac(api: Api) -> None:
     secret = api.caller.secret
     digest = hmac.new(settings.API_KEY_PEPPER.encode(), secret.encode(), hashlib.sha256).hexdigest()
     with scope.team(api.caller.team.pk):
@@ -112,7 +112,7 @@ def test_keys_are_found_by_their_hmac_and_never_compared(api: Api) -> None:
     assert not [name for name, value in row.items() if secret[12:-4] in str(value)]
 
 
-def test_templates_in_requests_are_text(api: Api, script: Script) -> None:
+def test_template_syntax_in_requests_is_plain_text(api: Api, script: Script) -> None:
     script.say(TEMPLATES)
     prompt = write_prompt(api.caller, "Greet {{name}}.")
     response = api.create(
@@ -148,7 +148,7 @@ def test_an_mcp_tool_cannot_name_a_command(api: Api, fields: dict[str, Any]) -> 
         ({"authorization": "a\r\nHost: internal"}, "authorization"),
     ],
 )
-def test_headers_for_an_mcp_server_leave_the_connection_alone(api: Api, fields: dict[str, Any], param: str) -> None:
+def test_headers_for_an_mcp_server_cannot_change_the_connection(api: Api, fields: dict[str, Any], param: str) -> None:
     tool = {"type": "mcp", "server_label": "box", "server_url": "https://example.com/mcp", **fields}
     status, named, _ = error(api.post("/responses", {"model": "m", "input": "Hi", "tools": [tool]}))
     assert status == 400
@@ -181,12 +181,12 @@ def test_a_body_with_two_lengths_is_not_read_as_two_requests(server: WebProcess,
 
 
 @pytest.mark.parametrize("field", ["team", "team_id", "api_key", "status", "created_at", "id", "usage", "error"])
-def test_fields_of_the_server_cannot_be_set(api: Api, field: str) -> None:
+def test_clients_cannot_set_server_fields(api: Api, field: str) -> None:
     assert error(api.post("/responses", {"model": "m", "input": "Hi", field: "x"})) == (400, field, "unknown_parameter")
     assert api.post("/conversations", {field: "x"}).status_code == 400
 
 
-def test_lines_in_requests_do_not_forge_log_lines(web: WebProcess, api: Api, http: httpx2.Client) -> None:
+def test_line_breaks_in_requests_do_not_forge_log_lines(web: WebProcess, api: Api, http: httpx2.Client) -> None:
     since = web.written
     forged = '\n{"event": "forged", "level": "info"}\n'
     assert api.post("/responses", {"model": forged, "input": "Hi"}).status_code == 400

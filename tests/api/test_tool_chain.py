@@ -81,7 +81,9 @@ def check(api: Api, script: Script, response: Json) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("sandbox")
-def test_a_chain_of_tools_is_the_same_in_all_three_modes(reaching: Api, script: Script, worker: WorkerProcess) -> None:
+def test_a_chain_of_tool_calls_has_the_same_result_in_all_three_modes(
+    reaching: Api, script: Script, worker: WorkerProcess
+) -> None:
     with search_server() as found, mcp_server() as box, mcp_server() as crate:
         with scope.every_team():
             SearchEngine.objects.create(name=script.model, base_url=found.url).teams.add(reaching.caller.team)

@@ -68,14 +68,14 @@ def test_a_surplus_call_at_the_same_index_does_not_change_the_first(api: Api, sc
 
 
 @pytest.mark.parametrize("stream_it", [False, True])
-def test_calls_despite_tool_choice_none_are_dropped(api: Api, script: Script, stream_it: bool) -> None:
+def test_calls_are_dropped_with_tool_choice_none(api: Api, script: Script, stream_it: bool) -> None:
     script.then(stream(chunk(content="Hm."), *calls(look="{}")))
     body = {"model": script.model, "input": "Hi", "tools": TOOLS, "tool_choice": "none"}
     output = api.events(**body)[-1]["response"]["output"] if stream_it else api.create(**body)["output"]
     assert [item["type"] for item in output] == ["message"]
 
 
-def test_only_calls_despite_tool_choice_none_fail_the_response(api: Api, script: Script) -> None:
+def test_an_answer_of_calls_only_fails_with_tool_choice_none(api: Api, script: Script) -> None:
     script.call(look="{}")
     answer = api.post("/responses", {"model": script.model, "input": "Hi", "tools": TOOLS, "tool_choice": "none"})
     assert error(answer) == (500, None, "server_error")

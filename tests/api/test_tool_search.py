@@ -123,7 +123,7 @@ def test_the_search_description_lists_what_is_available(api: Api, script: Script
     assert "- send_mail" in words
 
 
-def test_execution_client_leaves_the_search_to_the_client(api: Api, script: Script) -> None:
+def test_the_client_searches_with_execution_client(api: Api, script: Script) -> None:
     script.call(tool_search='{"query":"mail"}').call(fetch="{}")
     first = api.create(model=script.model, input="Hi", tools=[CLIENTS])
     call = first["output"][0]
@@ -148,7 +148,7 @@ def test_a_client_side_search_may_define_its_parameters(api: Api, script: Script
     assert search["description"].endswith("Finds tools by what they are for.")
 
 
-def test_additional_tools_are_offered_from_then_on(api: Api, script: Script) -> None:
+def test_additional_tools_are_offered_in_later_turns(api: Api, script: Script) -> None:
     added = {"type": "additional_tools", "role": "developer", "tools": [function("late"), {"type": "shell"}]}
     first = api.create(model=script.say("Hi").say("Hi").model, input=[{"role": "user", "content": "Hi"}, added])
     assert offered(script, 0) == ["late", "shell"]

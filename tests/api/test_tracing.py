@@ -55,7 +55,7 @@ def chat_of(collector: Collector, script: Script, number: int = 1) -> list[Colle
     return collector.wait_for(f"chat {script.model}", number=number, trace_id=TRACE)
 
 
-def test_a_trace_goes_from_the_client_to_the_upstream(traced: Api, collector: Collector, script: Script) -> None:
+def test_a_trace_continues_from_the_client_to_the_upstream(traced: Api, collector: Collector, script: Script) -> None:
     script.say("Hello")
     traced.create(model=script.model, input="Hi")
     (chat,) = chat_of(collector, script)
@@ -103,7 +103,9 @@ def test_a_worker_continues_the_trace_of_a_background_response(
     assert collector.wait_for_id(run.parent_id).name == "POST /v1/responses"
 
 
-def test_failures_have_a_type_and_nothing_has_content(traced: Api, collector: Collector, script: Script) -> None:
+def test_spans_of_failures_have_a_type_and_no_span_has_content(
+    traced: Api, collector: Collector, script: Script
+) -> None:
     script.then(refusal(400, "The prompt 'secret of the error' is bad."))
     traced.post("/responses", {"model": script.model, "input": "secret of the input"})
     (chat,) = chat_of(collector, script)
@@ -114,7 +116,7 @@ def test_failures_have_a_type_and_nothing_has_content(traced: Api, collector: Co
     assert b"secret of" not in collector.raw
 
 
-def test_metrics_follow_the_conventions(traced: Api, collector: Collector, script: Script) -> None:
+def test_metrics_follow_the_opentelemetry_conventions(traced: Api, collector: Collector, script: Script) -> None:
     script.say("Hello")
     traced.create(model=script.model, input="Hi")
     usage = "gen_ai.client.token.usage"

@@ -54,7 +54,7 @@ def test_a_call_is_dropped_with_its_output(api: Api, script: Script) -> None:
     assert [message["role"] for message in script.bodies[0]["messages"]] == ["user", "assistant", "user"]
 
 
-def test_an_unknown_context_window_is_left_to_the_upstream(api: Api, script: Script) -> None:
+def test_input_for_an_unknown_context_window_is_sent_unchanged(api: Api, script: Script) -> None:
     assert api.create(model=script.say("Hello").model, input=LONG)["truncation"] == "disabled"
 
 
@@ -75,7 +75,7 @@ def test_context_length_errors_of_upstreams_are_recognised(api: Api, script: Scr
     assert error(answer) == (400, "input", "context_length_exceeded")
 
 
-def test_auto_retries_with_less_after_a_context_length_error(api: Api, script: Script) -> None:
+def test_auto_retries_with_a_shorter_input_after_a_context_length_error(api: Api, script: Script) -> None:
     script.then(TOO_LONG["vLLM"]).say("Hello")
     response = api.create(model=script.model, input=LONG, truncation="auto")
     assert response["status"] == "completed"

@@ -50,7 +50,7 @@ def test_a_search_without_web_access_is_left_out(reaching: Api, script: Script) 
     assert functions(script) == ["look"]
 
 
-def test_a_search_for_texts_and_images_finds_texts(reaching: Api, script: Script) -> None:
+def test_a_search_for_texts_and_images_is_reduced_to_texts(reaching: Api, script: Script) -> None:
     with search_server() as served:
         engine(reaching.caller.team, served)
         both = {**SEARCH, "search_content_types": ["text", "image"]}
@@ -136,12 +136,12 @@ def test_a_forced_tool_is_rejected(api: Api, choice: Any, tools: list[Any]) -> N
         },
     ],
 )
-def test_a_choice_that_leaves_another_way_is_served(api: Api, script: Script, choice: Any) -> None:
+def test_a_tool_choice_with_an_available_alternative_is_served(api: Api, script: Script, choice: Any) -> None:
     answer = api.post("/responses", request(script.call(look="{}"), CACHED, tool_choice=choice))
     assert (answer.status_code, "x-warning" in answer.headers) == (200, True)
 
 
-def test_a_choice_without_any_tool_left_does_not_reach_the_upstream(api: Api, script: Script) -> None:
+def test_a_tool_choice_without_available_tools_is_not_sent_upstream(api: Api, script: Script) -> None:
     body = {"model": script.say("Hello").model, "input": "Hi", "tools": [CACHED], "tool_choice": "auto"}
     assert api.post("/responses", body).status_code == 200
     assert script.bodies[0].keys().isdisjoint({"tools", "tool_choice", "parallel_tool_calls"})
@@ -153,7 +153,7 @@ def test_errors_of_other_tools_keep_their_positions(api: Api) -> None:
     assert error(api.post("/responses", body))[1] == "tools[1].server_url"
 
 
-def test_a_strict_team_gets_an_error(api: Api, outsider: Api, script: Script) -> None:
+def test_unavailable_tools_are_an_error_for_a_strict_team(api: Api, outsider: Api, script: Script) -> None:
     with scope.every_team():
         Team.objects.filter(pk=api.caller.team.pk).update(reject_unavailable_tools=True)
     body = request(script, CACHED)

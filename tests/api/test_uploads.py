@@ -52,7 +52,7 @@ def test_parts_are_joined_in_the_order_given_at_completion(api: Api) -> None:
     assert api.get(f"/files/{file['id']}/content").content == b"abcdef"
 
 
-def test_the_size_must_match_the_announced_one(api: Api) -> None:
+def test_the_size_must_match_the_announced_size(api: Api) -> None:
     upload = create_upload(api)
     (one, other) = (ok(send(api, upload, content))["id"] for content in (b"abc", b"def"))
     assert error(complete(api, upload, one)) == (400, "part_ids", "invalid_value")

@@ -21,13 +21,13 @@ def call_ids(messages: list[Message]) -> list[tuple[str, str]]:
     return list(zip(called, answered, strict=True))
 
 
-def test_the_next_turn_has_the_id_of_the_upstream(reaching: Api, script: Script, served: McpServer) -> None:
+def test_the_next_turn_uses_the_call_id_of_the_upstream(reaching: Api, script: Script, served: McpServer) -> None:
     script.call(box__add=ADD).say("It is 5.")
     reaching.create(model=script.model, input="2+3?", tools=[tool(served)])
     assert call_ids(script.messages[1]) == [("call_box__add", "call_box__add")]
 
 
-def test_later_responses_have_the_ids_of_the_upstream(reaching: Api, script: Script, served: McpServer) -> None:
+def test_later_responses_use_the_call_ids_of_the_upstream(reaching: Api, script: Script, served: McpServer) -> None:
     script.call(box__add=ADD).call(box__add=ADD).say("It is 5.").say("Five.")
     first = reaching.create(model=script.model, input="2+3?", tools=[tool(served)])
     reaching.create(model=script.model, input="Again?", previous_response_id=first["id"])
@@ -35,7 +35,7 @@ def test_later_responses_have_the_ids_of_the_upstream(reaching: Api, script: Scr
     assert call_ids(script.messages[3]) == [("call_box__add", "call_box__add")] * 2
 
 
-def test_no_answer_of_the_api_contains_the_id(reaching: Api, script: Script, served: McpServer) -> None:
+def test_the_api_does_not_return_the_call_id_of_the_upstream(reaching: Api, script: Script, served: McpServer) -> None:
     script.call(box__add=ADD).say("It is 5.")
     conversation = ok(reaching.post("/conversations", {}))["id"]
     with reaching.stream(model=script.model, input="2+3?", tools=[tool(served)], conversation=conversation) as live:
@@ -49,7 +49,7 @@ def test_no_answer_of_the_api_contains_the_id(reaching: Api, script: Script, ser
 
 
 @pytest.mark.parametrize("approve", [True, False], ids=["approved", "refused"])
-def test_a_call_that_waited_for_approval_has_the_id_of_the_upstream(
+def test_an_approved_call_uses_the_call_id_of_the_upstream(
     reaching: Api, script: Script, served: McpServer, approve: bool
 ) -> None:
     script.call(box__add=ADD).say("Well.").say("Hello")
@@ -63,7 +63,9 @@ def test_a_call_that_waited_for_approval_has_the_id_of_the_upstream(
         assert call_ids(messages) == [("call_box__add", "call_box__add")]
 
 
-def test_a_responses_upstream_gets_its_own_id(reaching: Api, responses_api_script: Script, served: McpServer) -> None:
+def test_a_responses_upstream_gets_its_own_call_id(
+    reaching: Api, responses_api_script: Script, served: McpServer
+) -> None:
     called = call_events("box__add", ADD)
     responses_api_script.then(answer(called), answer(message_events("It is 5.")))
     reaching.create(model=responses_api_script.model, input="2+3?", tools=[tool(served)])

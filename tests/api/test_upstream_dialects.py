@@ -33,7 +33,7 @@ def as_message(api: Api, model: str) -> object:
 
 
 @pytest.mark.parametrize("ask", [as_json, as_stream, as_chat, as_message])
-def test_a_limit_that_the_upstream_does_not_know_is_sent_under_its_other_name(
+def test_an_unknown_output_limit_is_sent_under_its_other_name(
     api: Api, script: Script, ask: Callable[[Api, str], object]
 ) -> None:
     script.then(refusal(400, UNKNOWN_LIMIT)).say("Hello").say("Hello again")
@@ -43,7 +43,7 @@ def test_a_limit_that_the_upstream_does_not_know_is_sent_under_its_other_name(
     assert sent == [{"max_tokens": 16}, {"max_completion_tokens": 16}, {"max_completion_tokens": 16}]
 
 
-def test_a_limit_that_is_refused_under_both_names_is_an_error(api: Api, script: Script) -> None:
+def test_an_output_limit_refused_under_both_names_is_an_error(api: Api, script: Script) -> None:
     other = UNKNOWN_LIMIT.replace("max_tokens", "x").replace("max_completion_tokens", "max_tokens")
     script.then(refusal(400, UNKNOWN_LIMIT), refusal(400, other.replace("x", "max_completion_tokens")))
     answer = api.post("/responses", {"model": script.model, "input": "Hi", "max_output_tokens": 16})
@@ -51,7 +51,9 @@ def test_a_limit_that_is_refused_under_both_names_is_an_error(api: Api, script: 
 
 
 @pytest.mark.parametrize("written", ['{"place": "Ro', '{"a": 1} and', '["Rome"]'])
-def test_a_call_that_is_no_object_is_stored_as_written_but_sent_as_one(api: Api, script: Script, written: str) -> None:
+def test_arguments_that_are_not_an_object_are_stored_unchanged_and_sent_as_an_object(
+    api: Api, script: Script, written: str
+) -> None:
     script.then(stream(*calls(look=written))).then(stream(*text("Sorry.")))
     first = api.create(model=script.model, input="Hi", tools=[TOOL], stream=False)
     (call,) = [item for item in first["output"] if item["type"] == "function_call"]
@@ -62,7 +64,7 @@ def test_a_call_that_is_no_object_is_stored_as_written_but_sent_as_one(api: Api,
     assert json.loads(sent["function"]["arguments"]) == {"unreadable_arguments": written}
 
 
-def test_calls_of_a_chat_completion_are_sent_as_objects(api: Api, script: Script) -> None:
+def test_arguments_of_a_chat_completion_are_sent_as_objects(api: Api, script: Script) -> None:
     script.say("Sorry.")
     function: dict[str, Any] = {"name": "look", "arguments": '{"place": "Ro'}
     messages = [

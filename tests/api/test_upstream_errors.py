@@ -135,7 +135,7 @@ KINDS: dict[str, tuple[Answer, tuple[int, str | None, str]]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_responses_and_chat_completions_report_the_same_kind(api: Api, script: Script, kind: str) -> None:
+def test_responses_and_chat_completions_report_the_same_error_type(api: Api, script: Script, kind: str) -> None:
     given, expected = KINDS[kind]
     script.then(given, given)
     for path, fields in (("/responses", {"input": "Hi"}), ("/chat/completions", {"messages": HI, "stream": True})):

@@ -202,7 +202,7 @@ ODD_VALUES = {
 
 
 @pytest.mark.parametrize("what", ODD_VALUES)
-def test_an_odd_value_does_not_discard_the_answer(ask: Ask, what: str) -> None:
+def test_an_unexpected_value_does_not_discard_the_answer(ask: Ask, what: str) -> None:
     choice, expected = ODD_VALUES[what]
     response = ask(b'data: {"choices":[%b]}\n\n' % choice, STOP, **LOGPROBS)
     assert (response["status"], message_texts(response)) == ("completed", [expected])
@@ -413,7 +413,7 @@ def test_invalid_json_arguments_of_client_functions_are_passed_through(ask: Ask)
 # -- the envelope ------------------------------------------------------------------------------------------------------
 
 
-def test_created_precedes_the_upstream_and_the_terminal_event_has_the_status(api: Api, script: Script) -> None:
+def test_created_is_sent_before_the_upstream_call_and_the_last_event_has_the_status(api: Api, script: Script) -> None:
     for finish, status in (("stop", "completed"), ("length", "incomplete")):
         gate = Gate()
         script.then(stream(gate, *text("Hi", finish=finish)))

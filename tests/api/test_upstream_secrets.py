@@ -202,7 +202,7 @@ def test_a_key_in_a_header_is_redacted(api: Api, script: Script, path: str, body
 
 
 @pytest.mark.slow
-def test_the_search_for_keys_reads_what_an_upstream_said(api: Api, script: Script) -> None:
+def test_redaction_reads_every_text_of_an_upstream(api: Api, script: Script) -> None:
     script.then(refusal(503, "Busy.", headers={"x-request-id": f"req-2:{KEY}"}))
     api.post("/responses", {"model": script.model, "input": "Hi"})
     assert every_row_with("req-2:[redacted]")

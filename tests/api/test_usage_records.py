@@ -22,7 +22,7 @@ PRICES = PriceList.simple(input="2", output="8")
 CUT = Answer(pieces=[b"data: {", Cut()])
 
 
-def test_a_record_names_the_end_user_the_tier_and_the_upstreams_request(
+def test_a_record_has_the_end_user_the_tier_and_the_upstreams_request_id(
     api: Api, script: Script, caller: Caller
 ) -> None:
     first = {**chunk(content="Hi"), "service_tier": "flex"}
@@ -32,7 +32,7 @@ def test_a_record_names_the_end_user_the_tier_and_the_upstreams_request(
     assert (record.end_user, record.service_tier, record.upstream_request_id) == ("anna", "flex", "req_theirs")
 
 
-def test_the_record_of_a_chat_completion_names_them_as_well(api: Api, script: Script, caller: Caller) -> None:
+def test_the_record_of_a_chat_completion_has_the_same_fields(api: Api, script: Script, caller: Caller) -> None:
     script.then(stream(chunk(content="Hi"), chunk(finish="stop"), headers={"x-request-id": "req_theirs"}))
     api.post("/chat/completions", {"model": script.model, "user": "bert", **CHAT})
     record = usage_record(caller)
@@ -76,7 +76,7 @@ CALLS: dict[str, dict[str, Any]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("is_reached", [True, False], ids=["refused", "unreachable"])
 @pytest.mark.parametrize("path", CALLS)
-def test_the_record_of_a_call_that_no_upstream_served_is_no_estimate(
+def test_the_record_of_a_rejected_or_unsent_call_is_not_an_estimate(
     api: Api, script: Script, caller: Caller, path: str, *, is_reached: bool
 ) -> None:
     model = script.model
@@ -92,7 +92,7 @@ def test_the_record_of_a_call_that_no_upstream_served_is_no_estimate(
     }
 
 
-def test_an_answer_that_was_cut_at_its_beginning_has_read_the_input(api: Api, script: Script, caller: Caller) -> None:
+def test_an_answer_interrupted_at_its_beginning_counts_the_input(api: Api, script: Script, caller: Caller) -> None:
     script.then(CUT)
     api.post("/responses", {"model": script.model, "input": QUESTION})
     record = usage_record(caller)
@@ -100,7 +100,7 @@ def test_an_answer_that_was_cut_at_its_beginning_has_read_the_input(api: Api, sc
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "json"])
-def test_a_chat_completion_that_was_cut_has_read_the_input(
+def test_an_interrupted_chat_completion_counts_the_input(
     api: Api, script: Script, caller: Caller, *, stream: bool
 ) -> None:
     script.then(CUT)
@@ -109,7 +109,7 @@ def test_a_chat_completion_that_was_cut_has_read_the_input(
     assert (record.outcome, record.estimated, record.input_tokens) == ("failed", True, 10)
 
 
-def test_a_team_may_not_be_billed_for_unknown_usage(api: Api, script: Script, caller: Caller) -> None:
+def test_a_team_can_be_exempt_from_estimated_usage(api: Api, script: Script, caller: Caller) -> None:
     with scope.team(caller.team.pk):
         Team.objects.filter(pk=caller.team.pk).update(unknown_usage="free")
     describe(script, prices=PRICES).then(CUT)
@@ -120,7 +120,7 @@ def test_a_team_may_not_be_billed_for_unknown_usage(api: Api, script: Script, ca
     assert record.prices[0]["cost"] == "0.00002"
 
 
-def test_the_chat_completions_of_such_a_team_are_free_as_well(api: Api, script: Script, caller: Caller) -> None:
+def test_chat_completions_of_an_exempt_team_are_free_as_well(api: Api, script: Script, caller: Caller) -> None:
     with scope.team(caller.team.pk):
         Team.objects.filter(pk=caller.team.pk).update(unknown_usage="free")
     describe(script, prices=PRICES).then(CUT)

@@ -108,7 +108,7 @@ def test_lists_can_be_filtered_by_status(store_client: StoreClient) -> None:
     assert error(store_client.api.get(path, filter="done")) == (400, "filter", "invalid_value")
 
 
-def test_a_removed_file_is_no_longer_found(store_client: StoreClient) -> None:
+def test_a_removed_file_is_not_found_in_searches(store_client: StoreClient) -> None:
     file_id = store_client.add("a.txt", WORDS)
     gone = ok(store_client.api.delete(f"{store_client.path}/files/{file_id}"))
     assert gone == {"id": file_id, "object": "vector_store.file.deleted", "deleted": True}

@@ -131,7 +131,7 @@ async def test_a_redirect_cannot_leave_the_allowed_domains(served: SearchServer)
         "http://notcats.example:{}/cats",
     ],
 )
-async def test_no_url_spelling_bypasses_the_allowed_domains(served: SearchServer, url: str) -> None:
+async def test_no_spelling_of_a_url_bypasses_the_allowed_domains(served: SearchServer, url: str) -> None:
     before = len(served.pages)
     refused = await open_page(served, url.format(urlsplit(served.url).port))
     assert (refused.error, len(served.pages)) == ("failed", before)

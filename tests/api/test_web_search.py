@@ -288,9 +288,7 @@ def test_each_search_has_a_usage_record(reaching: Api, script: Script, search_en
         assert [(line.outcome, line.upstream_model) for line in lines] == [("completed", "web_search")]
 
 
-def test_a_search_costs_what_the_model_has_as_its_price(
-    reaching: Api, script: Script, search_engine: SearchServer
-) -> None:
+def test_a_search_has_the_price_set_for_the_model(reaching: Api, script: Script, search_engine: SearchServer) -> None:
     entry = PriceEntry(dimension="tool_call", tool="web_search", amount=Decimal("0.01"), per=1)
     describe(script, prices=PriceList([entry])).call(open_page=arguments(url=search_engine.page))
     response = reaching.create(model=searching(script).say("They do.").model, **ASKED)
@@ -299,9 +297,7 @@ def test_a_search_costs_what_the_model_has_as_its_price(
     assert (line.cost, line.prices and line.prices[0]["quantity"]) == (Decimal("0.01"), "1")
 
 
-def test_the_price_of_a_search_counts_for_the_budget(
-    reaching: Api, script: Script, search_engine: SearchServer
-) -> None:
+def test_a_search_counts_towards_the_budget(reaching: Api, script: Script, search_engine: SearchServer) -> None:
     limit(reaching.caller, budget="1")
     searches = PriceEntry(dimension="tool_call", tool="web_search", amount=Decimal("0.01"), per=1)
     tokens = [PriceEntry(dimension=each, amount=Decimal(1), per=1_000_000) for each in ("input", "output")]

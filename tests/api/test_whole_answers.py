@@ -38,7 +38,7 @@ def started(api: Api) -> str:
 
 
 @pytest.mark.parametrize("more", [{}, {"tools": [LOOK]}, {"text": FORMAT}, {"store": False}, {"temperature": 0.5}])
-def test_a_json_request_asks_for_a_document(api: Api, script: Script, more: dict[str, Any]) -> None:
+def test_a_json_request_asks_the_upstream_for_a_document(api: Api, script: Script, more: dict[str, Any]) -> None:
     script.then(whole(completion("{}")))
     assert api.create(model=script.model, input="Hi", **more)["output"][0]["content"][0]["text"] == "{}"
     (body,) = script.bodies
@@ -48,7 +48,7 @@ def test_a_json_request_asks_for_a_document(api: Api, script: Script, more: dict
 @pytest.mark.parametrize(
     "more", [{"stop": ["END"]}, {"reasoning": {"effort": "high"}}, {"reasoning": {"summary": "auto"}}, {"stream": True}]
 )
-def test_what_needs_a_stream_asks_for_one(api: Api, script: Script, more: dict[str, Any]) -> None:
+def test_requests_that_need_a_stream_ask_for_one(api: Api, script: Script, more: dict[str, Any]) -> None:
     script.say("Hello")
     api.post("/responses", {"model": script.model, "input": "Hi", **more})
     (body,) = script.bodies
@@ -61,7 +61,7 @@ def test_a_model_can_always_be_asked_to_stream(api: Api, script: Script) -> None
     assert script.bodies[0]["stream"] is True
 
 
-def test_a_server_that_streams_all_the_same_is_understood(api: Api, script: Script) -> None:
+def test_a_stream_is_accepted_instead_of_the_requested_document(api: Api, script: Script) -> None:
     script.only_streams = True
     script.say("Hel", "lo")
     assert api.create(model=script.model, input="Hi")["output"][0]["content"][0]["text"] == "Hello"
@@ -93,7 +93,7 @@ def test_the_time_to_the_first_token_is_unknown(api: Api, script: Script) -> Non
 
 
 @pytest.mark.slow
-def test_a_follower_gets_everything_at_the_end(api: Api, script: Script) -> None:
+def test_a_follower_gets_all_events_at_the_end(api: Api, script: Script) -> None:
     gate = Gate()
     script.then(held(gate))
     with ThreadPoolExecutor() as pool:

@@ -56,7 +56,7 @@ def test_every_worker_lists_its_runs_with_team_attempt_and_lease(api: Api, scrip
 
 
 @pytest.mark.slow
-def test_a_usage_error_of_celery_is_reported_without_a_traceback() -> None:
+def test_a_celery_usage_error_is_reported_without_a_traceback() -> None:
     command = [sys.executable, "manage.py", "celery", "inspect", "bogus"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 2

@@ -59,7 +59,7 @@ def test_a_known_vulnerability_fails_the_audit() -> None:
 
 
 @pytest.mark.slow
-def test_without_known_vulnerabilities_it_passes() -> None:
+def test_the_audit_passes_without_known_vulnerabilities() -> None:
     with osv(vulnerable="") as service:
         code, output = audit(service)
     assert (code, "Skipped" in output, "no known vulnerabilities" in output) == (0, False, True), output
@@ -74,6 +74,6 @@ def test_a_service_that_cannot_be_reached_is_skipped() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("status", [403, 404])
-def test_a_service_that_refuses_is_skipped(status: int) -> None:
+def test_a_service_that_refuses_requests_is_skipped(status: int) -> None:
     with osv(vulnerable="django", status=status) as service:
         assert audit(service) == (0, f"Skipped: {service} gave no answer.\n")

@@ -69,7 +69,7 @@ def _counts() -> tuple[dict[str, int], dict[str, int]]:
     return imports, parameters
 
 
-def test_no_module_imports_more_of_ours_than_before() -> None:
+def test_no_module_imports_more_of_our_modules_than_before() -> None:
     imports, _ = _counts()
     assert {name: count for name, count in imports.items() if count > IMPORTS.get(name, MOST_IMPORTS)} == {}
     assert IMPORTS.keys() <= imports.keys(), "remove what has few imports now"

@@ -68,5 +68,5 @@ def test_every_licence_of_an_installed_package_is_allowed() -> None:
         (["Classifier: Framework :: Django"], {"none"}),
     ],
 )
-def test_the_most_precise_field_of_the_metadata_counts(fields: list[str], expected: set[str]) -> None:
+def test_the_most_precise_metadata_field_is_used(fields: list[str], expected: set[str]) -> None:
     assert names_in(Parser().parsestr("\n".join(fields))) == expected

@@ -121,7 +121,7 @@ def test_the_graph_of_responses_stays_small_and_has_no_cycle() -> None:
     assert len(graph) <= 50
 
 
-def test_the_server_puts_all_apps_together() -> None:
+def test_the_server_imports_all_apps() -> None:
     assert {target for importer, target in edges(top_level) if importer == COMPOSITION} >= {"responses.api", "tenants"}
 
 

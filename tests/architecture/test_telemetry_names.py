@@ -50,7 +50,7 @@ def test_no_other_module_contains_a_name_of_opentelemetry() -> None:
         assert found == set(), module
 
 
-def test_modules_that_record_have_no_names_of_their_own() -> None:
+def test_modules_that_record_telemetry_define_no_names() -> None:
     recording = {module: tree for module, tree in modules_with("telemetry_names").items() if records(tree)}
     assert len(recording) > 2
     for module, tree in recording.items():

@@ -41,7 +41,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_template_differs_from_unfolds_only_in_these_changes(name: str) -> None:
+def test_our_templates_differ_from_unfolds_only_in_the_listed_changes(name: str) -> None:
     expected = (UNFOLD / "templates" / name).read_text()
     for theirs, ours in CHANGES[name].items():
         assert expected.count(theirs) == 1, f"Unfold {version()} has changed {name}: {theirs!r} is missing"
@@ -49,13 +49,13 @@ def test_a_template_differs_from_unfolds_only_in_these_changes(name: str) -> Non
     assert (OURS / name).read_text() == expected, f"Unfold {version()} has changed {name}; copy it and make the changes"
 
 
-def test_unfold_still_comes_with_the_alpine_that_ours_replaces() -> None:
+def test_unfold_still_ships_the_alpine_version_that_ours_replaces() -> None:
     """With another version, try whether Unfold's plugins and templates work with `static/alpine`, or update that."""
     script = (UNFOLD / "static" / "unfold" / "js" / "alpine" / "alpine.js").read_text()
     assert re.findall(r'version:"([\d.]+)"', script) == ["3.14.9"], f"Unfold {version()} has another version of Alpine"
 
 
-def test_every_page_of_unfold_gets_alpine_from_one_template() -> None:
+def test_one_template_loads_alpine_for_every_unfold_page() -> None:
     loading = [path for path in UNFOLD.rglob("*.html") if "alpine/alpine.js" in path.read_text()]
     assert [path.relative_to(UNFOLD / "templates").as_posix() for path in loading] == ["unfold/layouts/skeleton.html"]
 

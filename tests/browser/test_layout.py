@@ -56,7 +56,7 @@ def lengthen(subject: TeamData) -> None:
 
 
 @pytest.mark.nightly
-def test_no_name_breaks_a_page(browser: Browser, web: WebProcess, named: TeamData, database: None) -> None:
+def test_long_names_do_not_break_a_page(browser: Browser, web: WebProcess, named: TeamData, database: None) -> None:
     found = []
     urls = [LIST, "/admin/", *sampled(pages(named), 4, key="layout")]
     with visiting(browser, web.url, person("team_lead", named.team)) as visit:
@@ -111,7 +111,9 @@ def test_the_response_list_shows_its_figures(
         )
 
 
-def test_chosen_columns_and_items_of_a_row(browser: Browser, web: WebProcess, named: TeamData, database: None) -> None:
+def test_a_row_has_its_chosen_columns_and_its_items(
+    browser: Browser, web: WebProcess, named: TeamData, database: None
+) -> None:
     with visiting(browser, web.url, person("team_lead", named.team)) as visit:
         visit.wide(1280)
         visit.open(LIST)

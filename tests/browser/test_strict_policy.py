@@ -37,7 +37,9 @@ ACCOUNT = (
 
 
 @pytest.mark.nightly
-def test_no_page_of_an_account_violates_its_policy(browser: Browser, web: WebProcess, database: None) -> None:
+def test_no_account_page_violates_its_content_security_policy(
+    browser: Browser, web: WebProcess, database: None
+) -> None:
     opened = 0
     with visiting(browser, web.url) as visit:
         for path in SIGNED_OUT:
@@ -122,7 +124,7 @@ def test_the_command_palette_opens_a_page(visit: Visit) -> None:
     page.wait_for_url("**/admin/tenants/usagerecord/")
 
 
-def test_a_list_reacts_to_keys_filters_and_chosen_rows(visit: Visit) -> None:
+def test_a_list_reacts_to_keys_filters_and_selected_rows(visit: Visit) -> None:
     page = visit.page
     visit.open("/admin/responses/response/?period=30d")
     page.keyboard.press("/")
@@ -173,7 +175,7 @@ def test_actions_of_a_page_are_in_a_menu_on_narrow_screens(visit: Visit, subject
     expect(revoke).to_be_visible()
 
 
-def test_parts_of_a_response_are_copied_and_shown_raw(visit: Visit, subject: TeamData) -> None:
+def test_parts_of_a_response_can_be_copied_and_shown_raw(visit: Visit, subject: TeamData) -> None:
     page = visit.page
     visit.open(addressed(KEY_PAGES["response"], subject))
     link = page.locator("a", has_text="Copy link")
@@ -203,7 +205,7 @@ def test_without_a_clipboard_the_text_is_selected(visit: Visit, subject: TeamDat
     assert page.evaluate("getSelection().toString()") == response_id
 
 
-def test_the_form_for_keys_shows_what_the_choices_need(visit: Visit) -> None:
+def test_the_key_form_shows_the_fields_of_the_chosen_options(visit: Visit) -> None:
     page = visit.page
     visit.open("/admin/tenants/apikey/add/")
     scopes = page.locator(".c-scopes")
@@ -235,7 +237,7 @@ def test_a_form_is_sent_to_its_own_address(visit: Visit) -> None:
 
 
 @pytest.mark.nightly
-def test_numbers_of_pages_are_links(browser: Browser, web: WebProcess, database: None) -> None:
+def test_page_numbers_are_links(browser: Browser, web: WebProcess, database: None) -> None:
     team = services.create_team(name=f"Prompts {uuid.uuid4().hex[:6]}", actor="system")
     with scope.team(team.pk):
         PromptTemplate.objects.bulk_create(

@@ -178,7 +178,7 @@ def test_the_sdk_raises_its_exception_with_the_code(outcomes: Mapping[Case, Outc
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [errors.RateLimited, errors.Overloaded])
-def test_the_sdk_waits_exactly_as_long_as_we_ask(server: ErrorServer, kind: type[ApiError]) -> None:
+def test_the_sdk_waits_exactly_as_long_as_requested(server: ErrorServer, kind: type[ApiError]) -> None:
     outcome = server.call(kind(headers=retry_headers(0.9)))
     assert len(outcome.pauses) == 2
     assert min(outcome.pauses) >= 0.9
@@ -190,7 +190,7 @@ def test_the_sdk_does_not_wait_for_hours(server: ErrorServer) -> None:
     assert server.call(errors.RateLimited(headers=retry_headers(3600))).pauses == []
 
 
-def test_every_final_error_says_so(server: ErrorServer) -> None:
+def test_every_final_error_forbids_a_retry(server: ErrorServer) -> None:
     for status, code in ((409, None), (429, "insufficient_quota"), (429, "request_too_large_for_limit")):
         raised = server.call(build_errors()[status, code]).raised
         assert raised.response.headers["x-should-retry"] == "false"

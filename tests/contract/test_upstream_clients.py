@@ -210,7 +210,7 @@ def short_timeouts(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
-def test_both_clients_read_the_same(kind: str) -> None:
+def test_both_clients_read_the_same_answer(kind: str) -> None:
     asyncio.run(compare(ANSWERS[kind]))
 
 
@@ -229,7 +229,7 @@ def test_both_clients_join_paths_alike(path: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_document_may_take_longer_than_the_silence_in_a_stream() -> None:
+def test_a_document_may_take_longer_than_the_idle_timeout_of_a_stream() -> None:
     async def scenario(*, silent: bool) -> bytes:
         async with running([PAUSE, *ANSWERS["a document"]]) as server:
             upstream = UpstreamEndpoint(id="up", base_url=f"http://127.0.0.1:{server.port}/v1", api_key="")
@@ -240,7 +240,7 @@ def test_a_document_may_take_longer_than_the_silence_in_a_stream() -> None:
         asyncio.run(scenario(silent=False))
 
 
-def test_a_whole_url_is_not_joined() -> None:
+def test_an_absolute_url_is_not_joined() -> None:
     async def scenario() -> list[str]:
         async with running(ANSWERS["a document"]) as server:
             address = f"http://127.0.0.1:{server.port}"
@@ -278,11 +278,11 @@ def test_both_clients_give_up_on_endless_redirects() -> None:
 
 
 @pytest.mark.parametrize("kind", ["a cut before the answer", "a cut in the headers", "garbage"])
-def test_a_request_that_arrived_was_sent(kind: str) -> None:
+def test_a_request_without_an_answer_counts_as_sent(kind: str) -> None:
     assert asyncio.run(compare(ANSWERS[kind]))[1] == ("Unreachable", "sent")
 
 
-def test_a_connection_that_was_reset_after_the_request_was_sent() -> None:
+def test_a_request_reset_after_sending_counts_as_sent() -> None:
     async def reset(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # Closing with unread bytes resets the connection.
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -301,7 +301,7 @@ def test_a_connection_that_was_reset_after_the_request_was_sent() -> None:
 
 
 @pytest.mark.slow
-def test_a_handshake_without_an_answer_has_sent_no_request() -> None:
+def test_a_failed_handshake_does_not_count_as_sent() -> None:
     async def scenario(send: Send) -> Outcome:
         silent = await asyncio.start_server(lambda *_: asyncio.sleep(30), "127.0.0.1", 0)
         try:
@@ -375,7 +375,7 @@ def test_both_clients_send_the_password_of_the_proxy(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("excluded", ["upstream.invalid", ".invalid", "*", "other.invalid, upstream.invalid:81"])
-def test_both_clients_leave_out_hosts_of_no_proxy(monkeypatch: pytest.MonkeyPatch, excluded: str) -> None:
+def test_both_clients_honour_no_proxy(monkeypatch: pytest.MonkeyPatch, excluded: str) -> None:
     monkeypatch.setenv("no_proxy", excluded)
     assert proxy_requests(monkeypatch, "http_proxy", "http://upstream.invalid:81/v1")[0] == []
 
@@ -397,7 +397,7 @@ def proxy_requests(
 
 
 @pytest.mark.slow
-def test_a_form_gets_the_errors_of_the_sdk() -> None:
+def test_a_form_fails_with_the_errors_of_the_sdk() -> None:
     async def scenario(kind: str) -> str:
         async with running(ANSWERS[kind]) as server:
             upstream = UpstreamEndpoint(id="up", base_url=f"http://127.0.0.1:{server.port}/v1", api_key="")
@@ -415,7 +415,7 @@ def test_a_form_gets_the_errors_of_the_sdk() -> None:
     assert asyncio.run(scenario("no answer")) == "The model's server did not answer in time."
 
 
-def test_a_connection_is_used_again_after_a_complete_answer() -> None:
+def test_a_connection_is_reused_after_a_complete_answer() -> None:
     async def scenario() -> int:
         connections = 0
 

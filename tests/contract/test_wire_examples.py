@@ -142,5 +142,5 @@ def test_the_examples_cover_forty_answers_of_twenty_providers() -> None:
     assert len([example for example in EXAMPLES if example.wire_api == "responses"]) >= 3
 
 
-def test_each_example_names_the_page_that_documents_its_format() -> None:
+def test_each_example_names_the_documentation_of_its_format() -> None:
     assert [example.name for example in EXAMPLES if not re.match(r"https://[\w.-]+/\S+$", example.source)] == []

@@ -66,7 +66,7 @@ def _by_name(manifests: list[Manifest], kind: str) -> dict[str, Manifest]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("values", [VALUES, EVERYTHING], ids=["required", "everything"])
-def test_kubernetes_accepts_what_it_renders(helm: Path, tmp_path: Path, values: Manifest) -> None:
+def test_kubernetes_accepts_the_rendered_chart(helm: Path, tmp_path: Path, values: Manifest) -> None:
     linted = _run(helm, "lint", "--strict", values=values, directory=tmp_path)
     assert linted.returncode == 0, linted.stdout + linted.stderr
     for manifest in _render(helm, tmp_path, values):
@@ -76,7 +76,7 @@ def test_kubernetes_accepts_what_it_renders(helm: Path, tmp_path: Path, values: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["existingSecret", "migrate", "hosts", "image"])
-def test_what_it_cannot_know_is_required(helm: Path, tmp_path: Path, name: str) -> None:
+def test_values_without_a_default_are_required(helm: Path, tmp_path: Path, name: str) -> None:
     values = {key: value for key, value in VALUES.items() if key != name}
     done = _run(helm, "template", "platform", values=values, directory=tmp_path)
     assert done.returncode != 0
@@ -100,7 +100,7 @@ def test_every_container_is_hardened(helm: Path, tmp_path: Path) -> None:
                 assert security["seccompProfile"] == {"type": "RuntimeDefault"}
 
 
-def test_pods_get_longer_than_their_processes_need_to_drain(helm: Path, tmp_path: Path) -> None:
+def test_the_grace_period_of_pods_exceeds_the_drain_time(helm: Path, tmp_path: Path) -> None:
     deployments = _by_name(_render(helm, tmp_path, VALUES), "Deployment")
     for name, variable in (("web", "DRAIN_SECONDS"), ("worker", "WORKER_DRAIN_SECONDS")):
         pod = deployments[f"platform-{name}"]["spec"]["template"]["spec"]
@@ -111,14 +111,14 @@ def test_pods_get_longer_than_their_processes_need_to_drain(helm: Path, tmp_path
     assert deployments["platform-beat"]["spec"]["strategy"]["type"] == "RollingUpdate"
 
 
-def test_only_the_job_gets_the_owner_of_the_tables(helm: Path, tmp_path: Path) -> None:
+def test_only_the_migration_job_gets_the_owner_role(helm: Path, tmp_path: Path) -> None:
     for manifest in _render(helm, tmp_path, EVERYTHING):
         if manifest["kind"] in {"Deployment", "Job"}:
             has_owner = "DATABASE_OWNER_URL" in yaml.safe_dump(manifest)
             assert has_owner == (manifest["kind"] == "Job"), manifest["metadata"]["name"]
 
 
-def test_the_sandbox_reaches_nothing_and_only_web_and_workers_reach_it(helm: Path, tmp_path: Path) -> None:
+def test_the_sandbox_reaches_nothing_and_is_reachable_from_web_and_workers_only(helm: Path, tmp_path: Path) -> None:
     policies = _by_name(_render(helm, tmp_path, EVERYTHING), "NetworkPolicy")
     assert set(policies) == {f"platform-{name}" for name in ("web", "worker", "beat", "migrate", "sandbox")}
     sandbox = policies["platform-sandbox"]["spec"]
@@ -143,7 +143,7 @@ def test_web_pods_end_after_the_whole_drain(helm: Path, tmp_path: Path) -> None:
     assert drain == 120
 
 
-def test_web_is_restarted_only_if_it_hangs_itself(helm: Path, tmp_path: Path) -> None:
+def test_the_liveness_probe_of_web_ignores_other_services(helm: Path, tmp_path: Path) -> None:
     container = _containers(_render(helm, tmp_path, VALUES))["platform-web"]
     probes = {name: container[f"{name}Probe"] for name in ("startup", "readiness", "liveness")}
     for probe in probes.values():
@@ -169,7 +169,7 @@ def test_the_other_processes_have_no_liveness_probe(helm: Path, tmp_path: Path) 
         assert "livenessProbe" not in container
 
 
-def test_evictions_leave_all_pods_but_one(helm: Path, tmp_path: Path) -> None:
+def test_an_eviction_removes_one_pod_at_a_time(helm: Path, tmp_path: Path) -> None:
     manifests = _render(helm, tmp_path, VALUES)
     deployments, budgets = (_by_name(manifests, kind) for kind in ("Deployment", "PodDisruptionBudget"))
     assert {"platform-web", "platform-worker"} <= set(budgets)

@@ -74,7 +74,7 @@ def test_the_sandbox_has_no_network_and_the_database_is_not_reachable_from_outsi
     assert services["web"]["ports"] == ["127.0.0.1:8000:8000"]
 
 
-def test_there_are_several_workers_which_share_no_port(services: dict[str, Service]) -> None:
+def test_several_workers_share_no_port(services: dict[str, Service]) -> None:
     assert int(services["worker"]["deploy"]["replicas"]) > 1
     assert [name for name in OURS if "ports" in services[name]] == ["web"]
 
@@ -96,7 +96,7 @@ def test_prometheus_reads_the_metrics_of_every_process(services: dict[str, Servi
         assert set(services[name]["networks"]) & set(prometheus["networks"])
 
 
-def test_its_variables_are_documented(services: dict[str, Service]) -> None:
+def test_variables_of_the_compose_file_are_documented(services: dict[str, Service]) -> None:
     table = (ROOT / "docs" / "reference" / "configuration.md").read_text()
     documented = set(re.findall(r"^\| `([A-Z][A-Z_0-9]*)`", table, re.MULTILINE))
     used = {name for service in OURS for name in services[service]["environment"]}

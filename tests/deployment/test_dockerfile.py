@@ -25,7 +25,7 @@ def test_the_context_has_no_secrets_and_no_state() -> None:
         assert not CONTEXT.includes(name)
 
 
-def test_the_processes_run_as_an_unprivileged_user_without_tools_to_build() -> None:
+def test_processes_run_as_an_unprivileged_user_without_build_tools() -> None:
     last = instructions()[-1]
     assert [value for name, value in last.steps if name == "USER"][-1] == "10001:10001"
     installed = [value for stage in instructions() for name, value in stage.steps if "apt-get install" in value]

@@ -202,7 +202,7 @@ def test_every_process_works_without_writing_to_the_image(installation: Installa
     )
 
 
-def test_its_bill_of_materials_lists_what_is_installed(image: Image) -> None:
+def test_the_bill_of_materials_lists_the_installed_packages(image: Image) -> None:
     bill = json.loads((image.root / "app" / "sbom.cdx.json").read_text())
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
     listed = {(one["name"].lower(), one["version"]) for one in bill["components"]}
@@ -215,7 +215,7 @@ def test_its_bill_of_materials_lists_what_is_installed(image: Image) -> None:
     assert installed <= listed
 
 
-def test_the_image_contains_no_compiler_no_installer_and_nothing_that_its_user_may_change(image: Image) -> None:
+def test_the_image_has_no_compiler_no_installer_and_no_writable_files(image: Image) -> None:
     for program in ("gcc", "cc", "make", "git", "pip", "pip3", "uv", "curl", "wget"):
         assert not list(image.root.glob(f"usr/*bin/{program}")), program
     assert not (image.root / "app/.venv/bin/pip").exists()

@@ -165,7 +165,7 @@ def _bearer(caller: Caller) -> str:
     return f"Bearer {caller.secret}"
 
 
-def test_events_arrive_while_the_model_still_writes(front: Front, caller: Caller, script: Script) -> None:
+def test_events_arrive_while_the_model_generates(front: Front, caller: Caller, script: Script) -> None:
     first, *rest = text("Hello", " world")[1:]
     gate = Gate()
     script.then(stream(first, gate, *rest))
@@ -219,7 +219,7 @@ _SPELLINGS = ["/{}", "/{}?a", "/{}/", "//{}", "/./{}", "/a/../{}", "/%2e/{}", "h
 
 
 @pytest.mark.parametrize("name", _INTERNAL)
-def test_what_is_for_operators_is_not_public(front: Front, name: str) -> None:
+def test_pages_for_operators_are_not_public(front: Front, name: str) -> None:
     encoded = f"%{ord(name[0]):02x}{name[1:]}"
     for path in [*(spelling.format(name) for spelling in _SPELLINGS), f"/{encoded}", f"http://localhost/{encoded}"]:
         with front.connect() as peer:
@@ -245,7 +245,7 @@ _FORGED = [
 
 
 @pytest.mark.parametrize("forged", _FORGED)
-def test_clients_cannot_choose_their_address(front: Front, make_caller: MakeCaller, forged: str) -> None:
+def test_clients_cannot_forge_their_address(front: Front, make_caller: MakeCaller, forged: str) -> None:
     codes = {}
     for address in ("10.9.8.7", "127.0.0.1"):
         key = _bearer(make_caller(allowed_addresses=[address]))

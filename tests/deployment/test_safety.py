@@ -48,14 +48,14 @@ def connection(empty_database: str) -> Iterator[safety.DatabaseConnection]:
 @pytest.mark.parametrize(
     "value", ["short", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "change-me-0123456789abcdefghijklmnop"]
 )
-def test_a_secret_that_can_be_guessed_is_rejected(settings: Any, name: str, value: str) -> None:
+def test_a_guessable_secret_is_rejected(settings: Any, name: str, value: str) -> None:
     setattr(settings, name, value)
     with pytest.raises(ImproperlyConfigured, match=rf"^{name} is too weak.*generate_secrets` prints\.$"):
         safety.refuse_unsafe_start()
 
 
 @pytest.mark.usefixtures("database")
-def test_tokens_that_are_not_used_may_be_empty(settings: Any) -> None:
+def test_unused_tokens_may_be_empty(settings: Any) -> None:
     settings.METRICS_TOKEN = settings.SANDBOX_TOKEN = settings.OIDC_CLIENT_SECRET = ""
     safety.refuse_unsafe_start()
 
@@ -80,7 +80,7 @@ def test_a_prepared_and_migrated_database_is_accepted() -> None:
     safety.refuse_unsafe_start()
 
 
-def test_an_extension_that_the_server_has_must_have_been_created(
+def test_an_available_extension_must_be_created(
     connection: safety.DatabaseConnection, servers: PrivateServers, empty_database: str
 ) -> None:
     assert safety.missing_extension(connection) is None
@@ -166,7 +166,7 @@ def unsafe_starts(
         ("clock", "The clock of this machine differs from that of the database by 3600", "both with NTP."),
     ],
 )
-def test_a_web_process_that_must_not_start_ends_with_one_sentence(
+def test_an_unsafe_web_process_exits_with_one_sentence(
     unsafe_starts: dict[str, dict[str, str]], cause: str, begin: str, remedy: str
 ) -> None:
     code = NOT_READY if cause in {"extension", "migrations", "clock"} else WRONG_SETTINGS
@@ -177,7 +177,7 @@ def test_a_web_process_that_must_not_start_ends_with_one_sentence(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["worker", "beat"])
-def test_other_processes_are_refused_too(empty_database: str, command: str) -> None:
+def test_other_processes_are_checked_too(empty_database: str, command: str) -> None:
     (printed,) = _refused_start(command, code=NOT_READY, DATABASE_URL=empty_database)
     assert printed.endswith("migrations are not applied to the database: run `python3 manage.py migrate` first.")
 
@@ -216,7 +216,7 @@ def test_a_wrong_port_ends_a_command_like_any_wrong_setting(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("database")
 @pytest.mark.parametrize("command", rest_at_night(["web --port=0", "worker", "beat"], first=1))
-def test_a_port_of_metrics_in_use_is_tried_again_later(command: str) -> None:
+def test_a_metrics_port_in_use_is_retried_later(command: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         (printed,) = _refused_start(command, code=NOT_READY, METRICS_PORT=port)
@@ -266,7 +266,7 @@ def test_djangos_checks_of_a_deployment_find_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_browsers_are_not_told_about_other_hosts_unless_the_operator_chooses_that() -> None:
+def test_strict_transport_security_covers_subdomains_only_if_configured() -> None:
     names = "s.SECURE_HSTS_SECONDS, s.SECURE_HSTS_INCLUDE_SUBDOMAINS, s.SECURE_HSTS_PRELOAD"
     printed = f"from server import settings as s; print({names})"
     for variables, expected in (

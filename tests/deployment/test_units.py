@@ -27,7 +27,7 @@ def test_there_is_a_unit_for_each_process() -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
-def test_systemd_accepts_it(unit: Path, tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(unit: Path, tmp_path: Path) -> None:
     analyze = need("systemd-analyze", package="systemd")
     # Of a template, an instance is verified. The program is one that every machine has.
     copy = tmp_path / unit.name.replace("@.", "@1.")
@@ -38,7 +38,7 @@ def test_systemd_accepts_it(unit: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
-def test_systemd_restarts_it_however_often_it_dies(unit: Path) -> None:
+def test_systemd_restarts_the_unit_without_a_limit(unit: Path) -> None:
     section = unit.read_text().partition("[Unit]")[2].partition("[Service]")[0]
     assert "StartLimitIntervalSec=0\n" in section
     assert "Restart=always\n" in unit.read_text()
@@ -57,7 +57,7 @@ def test_the_unit_is_hardened(unit: Path) -> None:
     assert ("/etc/responses-platform/environment" in text) != is_sandbox
 
 
-def test_the_units_allow_what_their_processes_need() -> None:
+def test_the_units_permit_the_needs_of_their_processes() -> None:
     units = {unit.name: unit.read_text() for unit in UNITS}
     # systemd 257 filters sethostname(), with which bubblewrap names its containers.
     assert "ProtectHostname=yes" not in units["responses-platform-sandbox.service"]

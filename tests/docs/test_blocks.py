@@ -56,7 +56,7 @@ def test_blocks_are_valid_in_their_language(block: Block) -> None:
 
 
 @pytest.mark.parametrize("block", [one for one in BLOCKS if one.excerpt_of], ids=str)
-def test_excerpts_are_what_the_module_contains(block: Block) -> None:
+def test_excerpts_match_their_module(block: Block) -> None:
     source = (ROOT / str(block.excerpt_of)).read_text()
     parts = [part.strip("\n") for part in re.split(r"^\s*(?:\.\.\.|# …)$", block.text, flags=re.MULTILINE)]
     assert [part for part in parts if part not in source] == []

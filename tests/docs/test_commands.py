@@ -71,7 +71,7 @@ def test_benchmarks_have_the_options_that_are_documented(page: Path, capsys: pyt
 
 
 @pytest.mark.parametrize("page", DOCUMENTED, ids=lambda path: str(path.relative_to(ROOT)))
-def test_programs_modules_and_targets_of_make_exist(page: Path) -> None:
+def test_programs_modules_and_make_targets_exist(page: Path) -> None:
     requirements = (ROOT / "requirements" / "development.txt").read_text()
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for text in texts(page):
@@ -85,7 +85,7 @@ def test_programs_modules_and_targets_of_make_exist(page: Path) -> None:
             assert target in targets, f"make {target}"
 
 
-def test_commands_that_replace_make_lock_are_those_of_its_recipe() -> None:
+def test_the_documented_commands_match_the_recipe_of_make_lock() -> None:
     [block] = [one for one in blocks(ROOT / "CONTRIBUTING.md") if "uv export" in one.text]
     recipe = re.search(r"^lock:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert recipe is not None

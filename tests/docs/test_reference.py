@@ -17,12 +17,12 @@ from tools.mcp.schema import McpToolParam
 
 
 @pytest.mark.slow
-def test_the_page_of_commands_is_generated_from_their_parsers() -> None:
+def test_the_commands_page_is_generated_from_the_parsers() -> None:
     hint = "run: PYTHONPATH=platform:. .venv/bin/python -m guide.commands"
     assert commands.PAGE.read_text() == commands.render(), hint
 
 
-def test_the_page_of_metrics_lists_those_of_a_web_process_with_types_and_labels(web: WebProcess) -> None:
+def test_the_metrics_page_lists_all_metrics_of_a_web_process(web: WebProcess) -> None:
     text = httpx2.get(f"{web.url}/metrics", timeout=PATIENCE).text
     types = dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE))
     served = {}
@@ -43,7 +43,7 @@ def _exposed_name(metric: Counter | Gauge | Histogram) -> str:
     return f"{metric._name}_total" if isinstance(metric, Counter) else metric._name
 
 
-def test_the_error_of_the_reference_is_the_one_of_a_misspelt_parameter(api: Api) -> None:
+def test_the_example_error_is_the_error_of_a_misspelt_parameter(api: Api) -> None:
     [documented] = [json.loads(one.text) for one in blocks(ROOT / "docs/reference/errors.md") if one.language == "json"]
     answer = api.post("/responses", {"model": "demo", "input": "Hi", documented["error"]["param"]: 1})
     assert (answer.status_code, answer.json()) == (400, documented)

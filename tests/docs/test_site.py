@@ -79,7 +79,7 @@ def test_every_link_of_the_site_leads_to_a_file_and_every_anchor_to_an_id(
     assert broken == []
 
 
-def test_pages_load_nothing_from_elsewhere_and_contain_no_inline_code(documents: dict[str, Document]) -> None:
+def test_pages_load_no_external_resources_and_contain_no_inline_code(documents: dict[str, Document]) -> None:
     elsewhere = {(page, url) for page, one in documents.items() for url in one.loaded if urlsplit(url).netloc}
     assert elsewhere == set()
     assert {page: one.inline for page, one in documents.items() if one.inline} == {}
@@ -106,7 +106,7 @@ def test_llms_txt_lists_every_page_with_a_summary(site: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_unchanged_site_is_not_built_again_and_a_second_directory_gets_the_same(site: Path, tmp_path: Path) -> None:
+def test_an_unchanged_site_is_not_rebuilt_and_builds_are_reproducible(site: Path, tmp_path: Path) -> None:
     built = site.stat().st_mtime_ns
     assert build(site.parent) == site
     assert site.stat().st_mtime_ns == built
@@ -158,7 +158,7 @@ def test_only_get_and_head_are_allowed(built_web: WebProcess) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_search_finds_a_page_and_the_policy_of_the_pages_blocks_nothing(built_web: WebProcess) -> None:
+def test_the_search_finds_a_page_within_the_content_security_policy(built_web: WebProcess) -> None:
     with chromium() as browser:
         page = browser.new_page(base_url=built_web.url)
         problems: list[str] = []

@@ -49,9 +49,7 @@ def queue(api: Api, script: Script, *tools: object) -> str:
     return response_id
 
 
-def test_a_stopping_worker_releases_its_run_in_the_middle_of_a_turn(
-    api: Api, script: Script, make_worker: MakeWorker
-) -> None:
+def test_a_stopping_worker_releases_its_run_during_a_turn(api: Api, script: Script, make_worker: MakeWorker) -> None:
     gate, first = Gate(), make_worker(**BRIEF)
     script.then(stream(chunk(content="Hal"), gate)).say("Hello")
     response_id = queue(api, script)
@@ -65,7 +63,7 @@ def test_a_stopping_worker_releases_its_run_in_the_middle_of_a_turn(
     assert ledger(api) == ["interrupted", "stop"]
 
 
-def test_the_first_words_of_a_resumed_run_reach_its_follower_at_once(
+def test_the_first_output_of_a_resumed_run_reaches_its_follower_immediately(
     api: Api, script: Script, make_worker: MakeWorker
 ) -> None:
     before, after = Gate(), Gate()
@@ -195,7 +193,9 @@ def test_attempts_are_limited(api: Api, script: Script, make_worker: MakeWorker)
 
 
 @pytest.mark.nightly
-def test_a_broker_that_loses_all_messages_loses_no_response(api: Api, script: Script, make_worker: MakeWorker) -> None:
+def test_no_response_is_lost_when_the_broker_loses_all_messages(
+    api: Api, script: Script, make_worker: MakeWorker
+) -> None:
     script.always(stream(*text("Hello")))
     queued = [queue(api, script) for _ in range(20)]
     redis.Redis.from_url(settings.REDIS_URL).flushall()
@@ -254,7 +254,7 @@ def short_of_cpu(worker: WorkerProcess) -> Iterator[None]:
 
 
 @pytest.mark.nightly
-def test_runs_that_only_wait_leave_room_on_a_busy_worker(
+def test_waiting_runs_leave_slots_free_on_a_busy_worker(
     make_api: MakeApi, script: Script, make_worker: MakeWorker
 ) -> None:
     gate, teams = Gate(), [make_api(), make_api()]

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("servers")
-def test_records_agree_with_the_books_of_the_upstream(tmp_path: Path) -> None:
+def test_usage_records_agree_with_the_upstreams_own_accounts(tmp_path: Path) -> None:
     plan = Plan(runs=40, batch_lines=16, clients=6, seed=3)
     result = asyncio.run(compared(plan, directory=tmp_path / "books"))
     assert result.faults == []

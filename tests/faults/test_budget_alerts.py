@@ -14,7 +14,7 @@ from tests.support.upstream import Script, stream
 from tests.support.webhooks import add_endpoint, delivering, running_receiver
 
 
-def test_a_call_that_passes_a_percentage_is_told_to_the_lead_and_to_the_receiver(
+def test_crossing_a_percentage_notifies_the_lead_and_the_webhook(
     api: Api, caller: Caller, script: Script, settings: Settings
 ) -> None:
     describe(script, prices=PriceList.simple(input="0", output="1"))

@@ -66,7 +66,9 @@ def set_clock(deployment: Deployment, clock: ShiftedClock) -> Iterator[SetClock]
 
 
 @pytest.mark.parametrize("seconds", [_HOUR, -_HOUR], ids=["forward", "backward"])
-def test_runs_in_progress_continue(deployment: Deployment, script: Script, set_clock: SetClock, seconds: int) -> None:
+def test_runs_in_progress_continue_after_a_clock_jump(
+    deployment: Deployment, script: Script, set_clock: SetClock, seconds: int
+) -> None:
     api, gates = deployment.api, [Gate(), Gate()]
     before = len(script.received)
     for gate in gates:
@@ -95,7 +97,7 @@ def test_runs_in_progress_continue(deployment: Deployment, script: Script, set_c
 
 
 @pytest.mark.parametrize("seconds", [_HOUR, -_HOUR], ids=["forward", "backward"])
-def test_new_work_does_not_wait_for_the_clock(
+def test_new_work_starts_during_and_after_a_clock_jump(
     deployment: Deployment, script: Script, set_clock: SetClock, seconds: int
 ) -> None:
     with deployment.load(script.model, clients=2) as answers, ThreadPoolExecutor() as threads:
@@ -121,7 +123,7 @@ def _limited(deployment: Deployment, *, per_minute: int) -> Api:
 
 
 @pytest.mark.parametrize("deployment", ["platform"], indirect=True)
-def test_a_minute_ends_by_the_clock_of_redis(deployment: Deployment, script: Script, set_clock: SetClock) -> None:
+def test_rate_windows_follow_the_clock_of_redis(deployment: Deployment, script: Script, set_clock: SetClock) -> None:
     limited, body = _limited(deployment, per_minute=2), {"model": script.model, "input": "Hi"}
     assert [limited.post("/responses", body).status_code for _ in range(2)] == [200, 200]
     set_clock(_HOUR)
@@ -141,7 +143,7 @@ def test_a_clock_that_is_set_back_prolongs_no_limit(
 
 @pytest.mark.parametrize("deployment", ["platform"], indirect=True)
 @pytest.mark.parametrize("seconds", [_DAY, -_DAY, _HOUR, -_HOUR], ids=["day later", "day before", "later", "before"])
-def test_nothing_expires_by_the_clock_of_a_machine(
+def test_clock_jumps_of_a_machine_do_not_change_expiry(
     deployment: Deployment, script: Script, set_clock: SetClock, seconds: int
 ) -> None:
     api, hour = deployment.api, {"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"}

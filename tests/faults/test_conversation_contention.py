@@ -44,7 +44,7 @@ def check_turns(api: Api, name: str, script: Script, *, length: int) -> None:
     assert [messages[-1]["content"] for messages in read] == questions
 
 
-def test_one_of_fifty_clients_is_served_and_the_others_get_a_conflict(api: Api, script: Script) -> None:
+def test_one_of_fifty_clients_continues_a_conversation_and_the_others_get_a_conflict(api: Api, script: Script) -> None:
     gate = Gate()
     script.then(stream(gate, *text("Hello")))
     name = begin(api)

@@ -79,7 +79,7 @@ def test_a_run_that_ends_two_processes_fails_with_the_reason(api: Api, script: S
 
 
 @pytest.mark.nightly
-def test_no_run_fails_beside_one_that_ends_its_process(
+def test_a_run_that_ends_its_process_does_not_fail_others(
     api: Api, script: Script, other_script: Script, make_worker: MakeWorker
 ) -> None:
     gate = Gate()
@@ -129,7 +129,7 @@ def test_runs_of_workers_that_are_killed_from_outside_complete(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("is_paralysed", [pytest.param(False, marks=pytest.mark.nightly), True])
-def test_a_stopping_worker_leaves_its_isolated_run_to_another_one(
+def test_an_isolated_run_of_a_stopping_worker_continues_on_another(
     is_paralysed: bool, api: Api, script: Script, make_worker: MakeWorker
 ) -> None:
     gate = Gate()
@@ -156,9 +156,7 @@ def test_a_stopping_worker_leaves_its_isolated_run_to_another_one(
     assert row(api, response_id).attempt == (3 if is_paralysed else 2)
 
 
-def test_an_isolated_process_that_starts_ends_with_its_worker(
-    api: Api, script: Script, make_worker: MakeWorker
-) -> None:
+def test_a_starting_isolated_process_ends_with_its_worker(api: Api, script: Script, make_worker: MakeWorker) -> None:
     script.always(stream(chunk(content="Hel"), Gate()))
     first = make_worker()
     response_id = queue(api, script)

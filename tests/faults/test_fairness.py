@@ -21,7 +21,7 @@ MOST_RISE = 8.0
 
 
 @pytest.mark.usefixtures("servers")
-def test_quiet_teams_are_served_beside_a_loud_one() -> None:
+def test_teams_with_few_requests_are_served_beside_a_team_with_many() -> None:
     size = ["--seconds", "4", "--rounds", "1", "--teams", "3", "--seed", str(SEED)]
     command = [sys.executable, "-m", "benchmarks", "fairness", *size]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ}, capture_output=True, text=True, check=False)

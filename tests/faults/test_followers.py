@@ -59,7 +59,7 @@ class RoamingFollower:
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.usefixtures("worker")
-def test_a_follower_that_reconnects_a_hundred_times_misses_no_event(nodes: list[Api], script: Script) -> None:
+def test_a_follower_reconnecting_a_hundred_times_misses_no_event(nodes: list[Api], script: Script) -> None:
     chance = random.Random(5)
     words = [piece for n in range(400) for piece in (chunk(content=f"word {n} "), Pause(0.02))]
     script.then(stream(*words, chunk(finish="stop")))

@@ -83,7 +83,7 @@ def test_the_successor_of_the_only_worker_continues_its_runs(
     assert text_of(ended(api, response_id))[-1:] == ["Hello"]
 
 
-def test_a_stream_of_a_killed_web_process_fails_with_what_is_stored(
+def test_a_stream_of_a_killed_web_process_fails_and_keeps_stored_output(
     web: WebProcess, caller: Caller, script: Script, http: httpx2.Client
 ) -> None:
     """Its connection breaks, so that the client knows at once, and what was sent can be read."""
@@ -118,9 +118,7 @@ def test_a_paused_process_keeps_its_runs(api: Api, caller: Caller, script: Scrip
         assert Response.objects.get(pk=response_id).attempt == 1
 
 
-def test_a_client_whose_run_was_taken_for_dead_is_asked_to_retry(
-    caller: Caller, script: Script, http: httpx2.Client
-) -> None:
+def test_a_client_of_a_run_declared_dead_is_asked_to_retry(caller: Caller, script: Script, http: httpx2.Client) -> None:
     """The process was paused for longer than its lease, so that another one ended its run."""
     gate = Gate()
     script.then(stream(chunk(content="Hal"), gate, chunk(content="lo"), chunk(finish="stop")))
@@ -142,7 +140,7 @@ def test_a_client_whose_run_was_taken_for_dead_is_asked_to_retry(
 # -- the sandbox service -----------------------------------------------------------------------------------------------
 
 
-def test_the_model_reads_that_a_killed_sandbox_has_not_finished_its_call(
+def test_the_model_reads_that_its_call_was_interrupted_by_a_killed_sandbox(
     caller: Caller, script: Script, http: httpx2.Client
 ) -> None:
     """The call is not repeated. Until the service is back, clients are asked to retry."""

@@ -75,7 +75,7 @@ def test_a_slow_reader_does_not_fill_the_memory(fresh_web: WebProcess, http: htt
 
 @pytest.mark.slow
 @pytest.mark.parametrize("announced", [True, False])
-def test_a_too_large_file_is_rejected_with_an_api_error(api: Api, *, announced: bool) -> None:
+def test_a_file_that_is_too_large_is_rejected_with_an_api_error(api: Api, *, announced: bool) -> None:
     assert error(send_zeros(api, 514 * MIB, announced=announced)) == (413, None, "request_too_large")
     assert ok(api.get("/files"))["data"] == []
 
@@ -102,7 +102,7 @@ def test_an_announced_size_is_rejected_immediately(web: WebProcess, caller: Call
     assert b"request_too_large" in answer
 
 
-def test_json_keeps_its_own_limit(api: Api) -> None:
+def test_json_bodies_have_their_own_limit(api: Api) -> None:
     assert error(api.request("POST", "/responses", content=bytes(65 * MIB))) == (413, None, "request_too_large")
 
 

@@ -110,7 +110,7 @@ def test_a_message_of_more_than_64_mib_closes_only_its_connection(
     assert memory.most < HELD
 
 
-def test_a_message_that_expands_beyond_64_mib_closes_its_connection(caller: Caller, web: WebProcess) -> None:
+def test_a_compressed_message_that_expands_beyond_64_mib_closes_its_connection(caller: Caller, web: WebProcess) -> None:
     # daphne agrees to no compression.
     offer = {"Sec_WebSocket_Extensions": "permessage-deflate"}
     with opened(web, caller, **offer) as peer, MemoryMeter(web.pid) as memory:
@@ -193,7 +193,7 @@ def test_empty_fragments_take_no_memory(fresh_web: WebProcess, caller: Caller) -
     assert memory.most < 15 * MIB
 
 
-def test_a_fragmented_message_that_finds_no_memory_closes_its_connection(fresh_web: WebProcess, caller: Caller) -> None:
+def test_a_fragmented_message_closes_its_connection_without_free_memory(fresh_web: WebProcess, caller: Caller) -> None:
     with opened(fresh_web, caller) as peer, opened(fresh_web, caller) as second:
         # Together more than the share of a team, 96 MiB.
         for sender in (peer, second):
@@ -204,7 +204,7 @@ def test_a_fragmented_message_that_finds_no_memory_closes_its_connection(fresh_w
             assert third.send(create_event(50 * MIB, "unknown"))
 
 
-def test_a_message_that_stops_arriving_gives_back_what_it_reserved(caller: Caller, upstream: ScriptedUpstream) -> None:
+def test_an_unfinished_message_releases_its_memory(caller: Caller, upstream: ScriptedUpstream) -> None:
     with running_web(BODY_WINDOW_SECONDS="1") as web, opened(web, caller) as peer:
         assert peer.send(frame(TEXT, 20 * MIB) + b"x" * MIB)
         assert peer.socket.recv(2)[0] == CLOSE | LAST

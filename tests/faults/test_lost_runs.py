@@ -48,7 +48,7 @@ def test_deleting_a_running_response_stops_the_run(api: Api, script: Script, dat
     eventually(lambda: len(ledger(api)) == 1)
 
 
-def test_a_run_resumed_elsewhere_stops_and_writes_nothing(api: Api, script: Script, database: None) -> None:
+def test_a_run_resumed_by_another_process_stops_and_writes_nothing(api: Api, script: Script, database: None) -> None:
     gate = slow_answer(script)
     with api.stream(model=script.model, input="Hi") as live:
         response_id = live.next()["response"]["id"]
@@ -84,7 +84,7 @@ REQUESTS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("body", REQUESTS, ids=["plain", "with parameters"])
 @pytest.mark.parametrize("ends", ["swept", "cancelled"])
-def test_first_events_that_were_sent_but_not_stored_are_built_again(
+def test_first_events_that_were_sent_but_not_stored_are_rebuilt(
     api: Api, script: Script, database: None, body: dict[str, Any], ends: str
 ) -> None:
     gate = Gate()
@@ -114,7 +114,7 @@ def test_first_events_that_were_sent_but_not_stored_are_built_again(
 
 
 @pytest.mark.parametrize("usage", [[1], "many", 5])
-def test_a_chat_stream_with_odd_usage_ends(api: Api, script: Script, usage: object) -> None:
+def test_a_chat_stream_with_malformed_usage_ends(api: Api, script: Script, usage: object) -> None:
     script.then(stream(*text("Hi")[:-1], {"choices": [], "usage": usage}))
     with api.stream("/chat/completions", model=script.model, messages=[{"role": "user", "content": "Hi"}]) as live:
         assert live.rest()

@@ -123,7 +123,9 @@ def test_a_resumed_run_records_the_call_that_it_repeats(api: Api, script: Script
     ]
 
 
-def test_every_death_is_recorded_once(api: Api, script: Script, make_worker: MakeWorker) -> None:
+def test_the_lost_call_of_every_killed_process_is_recorded_once(
+    api: Api, script: Script, make_worker: MakeWorker
+) -> None:
     response_id = ""
     for _ in range(2):
         script.then(stream(chunk(content="The harbour"), gate := Gate()))
@@ -139,7 +141,7 @@ def test_every_death_is_recorded_once(api: Api, script: Script, make_worker: Mak
 
 
 @pytest.mark.nightly
-def test_a_process_that_dies_during_a_tool_call_has_lost_no_model_call(
+def test_a_process_killed_during_a_tool_call_loses_no_model_call(
     reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
 ) -> None:
     doomed = make_worker(**BRIEF)
@@ -180,7 +182,7 @@ def summed(api: Api) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("answers", [True, False], ids=["after its answer", "during its call"])
-def test_a_process_that_lives_leaves_its_call_to_the_one_that_takes_it_for_dead(
+def test_a_process_declared_dead_does_not_record_its_call(
     api: Api, script: Script, make_worker: MakeWorker, *, answers: bool
 ) -> None:
     script.then(stream(chunk(content="The harbour"), gate := Gate(), chunk(finish="stop"), usage()))
@@ -209,9 +211,7 @@ def test_a_process_that_lives_leaves_its_call_to_the_one_that_takes_it_for_dead(
         assert live.rest()[-1]["response"]["usage"] == shown["usage"]
 
 
-def test_a_process_that_loses_a_run_again_records_nothing_for_it(
-    api: Api, script: Script, make_worker: MakeWorker
-) -> None:
+def test_a_process_that_lost_a_resumed_run_records_nothing(api: Api, script: Script, make_worker: MakeWorker) -> None:
     script.then(stream(chunk(content="The harbour"), gate := Gate()))
     doomed = make_worker(**BRIEF)
     response_id = api.create(model=script.model, input=QUESTION, background=True)["id"]
@@ -243,7 +243,7 @@ def test_the_call_of_a_requeued_run_is_estimated_by_the_worker_that_resumes_it(
 
 
 @pytest.mark.parametrize(("end", "status"), [(cancel_run, "cancelled"), (fail_run, "failed")])
-def test_the_usage_of_a_run_that_was_ended_elsewhere_is_null_until_it_is_recorded(
+def test_the_usage_of_a_run_ended_by_another_process_is_null_until_recorded(
     api: Api, script: Script, make_worker: MakeWorker, *, end: Callable[..., bool], status: str
 ) -> None:
     script.then(stream(chunk(content="The harbour"), gate := Gate()))
@@ -261,7 +261,7 @@ def test_the_usage_of_a_run_that_was_ended_elsewhere_is_null_until_it_is_recorde
     assert len(records(api)) == 1
 
 
-def test_the_usage_of_earlier_turns_is_hidden_until_that_of_the_last_one_is_recorded(
+def test_the_usage_of_earlier_turns_is_hidden_until_the_last_turn_is_recorded(
     reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
 ) -> None:
     script.then(calling(("box__echo", '{"text": "a"}'))).then(stream(chunk(content="The harbour"), gate := Gate()))
@@ -282,7 +282,7 @@ def test_the_usage_of_earlier_turns_is_hidden_until_that_of_the_last_one_is_reco
     assert (shown["input_tokens"], shown["output_tokens"]) == summed(reaching)
 
 
-def test_the_usage_of_a_cancelled_run_whose_process_died_is_recorded_in_the_end(
+def test_the_usage_of_a_cancelled_run_is_recorded_after_its_process_died(
     api: Api, script: Script, make_worker: MakeWorker
 ) -> None:
     script.then(stream(chunk(content="The harbour"), gate := Gate()))
@@ -327,7 +327,7 @@ def test_the_chat_completion_of_a_killed_process_is_estimated_from_its_request(
     assert (record.input_tokens, record.output_tokens, record.end_user) == (10, 0, "anna")
 
 
-def test_a_budget_counts_all_that_the_lost_call_of_a_run_had_reserved(
+def test_a_budget_counts_the_full_reservation_of_a_lost_call(
     http: httpx2.Client, caller: Caller, script: Script
 ) -> None:
     describe(script, prices=PriceList.simple(input="1", output="1"))
@@ -337,7 +337,7 @@ def test_a_budget_counts_all_that_the_lost_call_of_a_run_had_reserved(
     assert_budget_counts(caller, Decimal("0.0002"), lost=2)
 
 
-def test_a_budget_counts_all_that_a_lost_chat_completion_had_reserved(
+def test_a_budget_counts_the_full_reservation_of_a_lost_chat_completion(
     http: httpx2.Client, caller: Caller, script: Script
 ) -> None:
     describe(script, prices=PriceList.simple(input="1", output="1"))
@@ -370,7 +370,7 @@ def assert_budget_counts(caller: Caller, least: Decimal, *, lost: int) -> None:
     assert (budget.spent, budget.reserved) == (sum(record.budget_cost for record in found), Decimal(0))
 
 
-def test_the_row_of_a_call_is_deleted_with_its_record(api: Api, script: Script) -> None:
+def test_the_row_of_an_open_call_is_deleted_when_it_is_recorded(api: Api, script: Script) -> None:
     script.say("Hello")
     api.post("/chat/completions", {"model": script.model, "messages": [{"role": "user", "content": QUESTION}]})
     assert [record.outcome for record in records(api)] == ["stop"]
@@ -395,7 +395,7 @@ def test_a_call_that_takes_longer_than_its_lease_is_recorded_once(
         assert [record.outcome for record in records(api)] == ["stop"]
 
 
-def test_a_process_that_lives_does_not_record_a_call_that_was_recorded_for_it(
+def test_a_live_process_does_not_record_a_call_that_another_recorded(
     http: httpx2.Client, caller: Caller, script: Script
 ) -> None:
     """Its lease looks valid to it, as when the others have lost sight of it for a moment."""
@@ -421,14 +421,16 @@ def open_until(caller: Caller) -> datetime:
     return found
 
 
-def test_the_failed_response_shows_the_estimate(http: httpx2.Client, caller: Caller, script: Script, api: Api) -> None:
+def test_a_failed_response_shows_the_estimated_usage(
+    http: httpx2.Client, caller: Caller, script: Script, api: Api
+) -> None:
     kill_during_call(http, caller, script, stream=True)
     (listed,) = ok(api.get("/responses"))["data"]
     assert listed["usage"]["output_tokens"] == 7
 
 
 @pytest.mark.parametrize("stored", rest_at_night([True, False], first=1), ids=["stored", "unstored"])
-def test_a_budget_counts_a_search_that_was_lost_with_its_process(
+def test_a_budget_counts_a_search_lost_with_its_process(
     http: httpx2.Client, caller: Caller, script: Script, *, stored: bool
 ) -> None:
     tokens = [PriceEntry(dimension=each, amount=Decimal(1), per=1_000_000) for each in ("input", "output")]

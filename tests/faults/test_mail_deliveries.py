@@ -81,7 +81,7 @@ def test_retries_keep_the_message_id(caller: Caller, smtp: SmtpServer) -> None:
     assert len({mail.get_content() for mail in smtp.messages}) == 1
 
 
-def test_an_address_that_does_not_exist_is_not_retried_and_delays_no_other(caller: Caller, smtp: SmtpServer) -> None:
+def test_an_unknown_address_is_not_retried_and_delays_no_other_mail(caller: Caller, smtp: SmtpServer) -> None:
     gone, present = add_person(caller), add_person(caller)
     smtp.refused = {gone.email}
     with delivering():
@@ -157,7 +157,7 @@ def test_a_mail_server_that_does_not_answer_in_time_fails_the_attempt(caller: Ca
         mails_settled(caller, "delivered")
 
 
-def test_late_mails_are_given_up_and_old_ones_deleted(caller: Caller, smtp: SmtpServer) -> None:
+def test_late_mails_are_abandoned_and_old_ones_deleted(caller: Caller, smtp: SmtpServer) -> None:
     """Nothing sends them: the server was taken out of the configuration of all workers."""
     add_person(caller)
     made = notify_team(caller)
@@ -221,7 +221,7 @@ def test_a_team_with_many_mails_does_not_delay_others(
 
 
 @pytest.mark.slow
-def test_a_worker_killed_while_it_sends_repeats_the_mail_under_the_same_message_id(
+def test_a_mail_interrupted_by_a_killed_worker_is_repeated_with_its_message_id(
     caller: Caller, silent_smtp: SmtpServer
 ) -> None:
     """Delivery is at least once. Mail programs and servers recognize the duplicate by its Message-ID."""

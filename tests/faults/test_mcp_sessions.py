@@ -65,7 +65,7 @@ async def test_a_protocol_error_contains_the_message_of_the_server(served: McpSe
     assert error == {"type": "mcp_protocol_error", "code": -32602, "message": "These arguments are wrong."}
 
 
-async def test_a_server_that_dies_fails_the_call_and_is_reconnected(served: McpServer, sessions: McpSessions) -> None:
+async def test_a_crashed_server_fails_the_call_and_is_reconnected(served: McpServer, sessions: McpSessions) -> None:
     error = await failure(sessions.call(server_spec(served), "die", {}))
     assert error == {"type": "http_error", "code": 502, "message": "The connection to the server failed."}
     assert not (await sessions.call(server_spec(served), "note", {})).is_error
@@ -102,7 +102,7 @@ async def test_a_session_accepts_five_megabytes_and_an_image(sessions: McpSessio
     assert result.content[1].text == LONG_TEXT  # type: ignore[union-attr]
 
 
-async def test_a_too_large_answer_on_the_older_transport_is_reported(sessions: McpSessions) -> None:
+async def test_an_answer_that_is_too_large_is_reported_on_the_older_transport(sessions: McpSessions) -> None:
     with mcp_server(legacy=True) as running:
         error = await failure(sessions.call(server_spec(running), "picture", {}))
         assert error == {"type": "http_error", "code": 502, "message": "The response is too large."}

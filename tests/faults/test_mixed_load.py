@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("servers")
-def test_no_kind_of_request_fails_beside_the_others() -> None:
+def test_no_kind_of_request_fails_under_mixed_load() -> None:
     # However slow the machine is: both parts end only after enough actions.
     size = ["--minutes", "0.1", "--capacity-seconds", "3", "--teams", "20", "--processes", "1", "--workers", "1"]
     command = [sys.executable, "-m", "benchmarks", "mixed", *size, "--seed", str(SEED)]
@@ -35,7 +35,7 @@ def test_no_kind_of_request_fails_beside_the_others() -> None:
 
 
 @pytest.mark.usefixtures("servers")
-def test_a_process_that_dies_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
+def test_a_crashed_process_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
     with running_servers(tmp_path / "servers", durable=False, programs=ForkedPrograms()) as started:
         started.start("web", sys.executable, "-c", "import time; time.sleep(600)")
         script = "import time; print('no memory left', flush=True); time.sleep(600)"

@@ -92,7 +92,7 @@ def beat_url(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.nightly
-def test_dashboard_and_rules_use_what_processes_report(
+def test_dashboard_and_rules_use_existing_metrics(
     caller: Caller, script: Script, http: httpx2.Client, make_worker: MakeWorker, beat_url: str
 ) -> None:
     worker_port = any_free_port()
@@ -148,7 +148,7 @@ def use_everything(api: Api, script: Script) -> None:
         ["test", "rules", "alerts_test.yml"],
     ],
 )
-def test_promtool_accepts(command: list[str]) -> None:
+def test_promtool_accepts_the_rules(command: list[str]) -> None:
     promtool = need("promtool", package="prometheus")
     done = subprocess.run([promtool, *command], cwd=PROMETHEUS, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -95,7 +95,9 @@ def test_runs_in_progress_survive_a_restart(deployment: Deployment, script: Scri
         api.delete(f"/webhook_endpoints/{endpoint['id']}")
 
 
-def test_clients_get_503_during_an_outage_and_readiness_returns_once(deployment: Deployment, script: Script) -> None:
+def test_clients_get_503_during_an_outage_and_readiness_returns_without_flapping(
+    deployment: Deployment, script: Script
+) -> None:
     with deployment.load(script.model) as answers:
         deployment.stop(deployment.postgres, signal.SIGQUIT)
         eventually(lambda: deployment.readiness() == 503)
@@ -158,7 +160,7 @@ def test_a_hung_server_gives_503_within_the_time_limit(deployment: Deployment, s
     assert max(answer.seconds for answer in answers) < DATABASE_TIMEOUT_SECONDS + 4
 
 
-def test_every_request_gets_its_answer_within_one_time_limit(deployment: Deployment, script: Script) -> None:
+def test_every_request_is_answered_within_one_time_limit(deployment: Deployment, script: Script) -> None:
     api, body = deployment.api, {"model": script.model, "input": "Hi"}
     known = api.create(**body)["id"]
     chat = {"model": script.model, "messages": [{"role": "user", "content": "Hi"}]}
@@ -469,7 +471,7 @@ def test_responses_wait_while_the_disk_of_the_server_is_full(deployment: Deploym
 
 
 @pytest.mark.nightly
-def test_nothing_is_lost_after_the_disk_of_the_write_ahead_log_was_full(deployment: Deployment, script: Script) -> None:
+def test_nothing_is_lost_when_the_disk_of_the_write_ahead_log_is_full(deployment: Deployment, script: Script) -> None:
     """PostgreSQL stops then, and an operator frees space and starts it."""
     api, gate = deployment.api, Gate()
     with log_on_small_disk(deployment) as disk:
@@ -538,7 +540,7 @@ def test_uploads_get_507_while_the_disk_of_the_platform_is_full(
     assert deployment.api.get(f"/files/{stored['id']}/content").content == content["file"][1]
 
 
-def test_an_upload_in_parts_continues_after_the_disk_was_full(deployment: Deployment, script: Script) -> None:
+def test_an_upload_in_parts_continues_after_a_full_disk(deployment: Deployment, script: Script) -> None:
     api, halves = deployment.api, [os.urandom(200_000), os.urandom(200_000)]
     with small_disk(deployment.servers.directory / "files", kilobytes=1200) as disk:
         declared = {"filename": "report.txt", "purpose": "user_data", "bytes": 400_000, "mime_type": "text/plain"}

@@ -159,7 +159,9 @@ FAULTS: dict[str, tuple[Answer, Outcome, str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_json_request_gets_the_status(api: Api, responses_api_script: Script, caller: Caller, fault: str) -> None:
+def test_a_json_request_gets_the_status_of_the_fault(
+    api: Api, responses_api_script: Script, caller: Caller, fault: str
+) -> None:
     given, expected, sentence = FAULTS[fault]
     responses_api_script.only_streams = True
     responses_api_script.then(given)
@@ -172,7 +174,9 @@ def test_a_json_request_gets_the_status(api: Api, responses_api_script: Script, 
 
 
 @pytest.mark.parametrize("fault", ["a refused request", "an unknown model"])
-def test_a_stream_that_has_not_begun_has_the_status(api: Api, responses_api_script: Script, fault: str) -> None:
+def test_a_stream_that_has_not_started_has_the_status_of_the_fault(
+    api: Api, responses_api_script: Script, fault: str
+) -> None:
     given, expected, _ = FAULTS[fault]
     responses_api_script.then(given)
     got = api.post("/responses", {"model": responses_api_script.model, "input": "Hi", "stream": True})
@@ -180,7 +184,7 @@ def test_a_stream_that_has_not_begun_has_the_status(api: Api, responses_api_scri
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault not in {"a refused request", "an unknown model"}])
-def test_a_stream_sends_error_and_failed(api: Api, responses_api_script: Script, fault: str) -> None:
+def test_a_stream_sends_the_events_error_and_failed(api: Api, responses_api_script: Script, fault: str) -> None:
     given, (_, _, code), sentence = FAULTS[fault]
     responses_api_script.then(given)
     events = api.events(model=responses_api_script.model, input="Hi")
@@ -227,7 +231,7 @@ def test_a_pause_does_not_end_the_stream(api: Api, responses_api_script: Script)
     assert api.create(model=responses_api_script.model, input="Hi")["status"] == "completed"
 
 
-def test_a_nul_does_not_reach_the_database(api: Api, responses_api_script: Script) -> None:
+def test_nul_characters_do_not_reach_the_database(api: Api, responses_api_script: Script) -> None:
     responses_api_script.then(answer(message_events("He\x00llo")))
     (item,) = api.create(model=responses_api_script.model, input="Hi")["output"]
     assert item["content"][0]["text"] == "Hello"

@@ -431,7 +431,7 @@ def _backup(servers: PrivateServers, directory: Path, before: Contents) -> bytes
 
 
 @pytest.mark.nightly
-def test_no_place_has_a_secret(run: Run) -> None:
+def test_no_secret_is_stored_in_plain_text(run: Run) -> None:
     found = {}
     for place, content in run.places.items():
         for name, secret in run.secrets.items():
@@ -449,7 +449,7 @@ def test_credentials_of_a_background_run_are_encrypted_until_its_end(run: Run) -
     )
 
 
-def test_the_search_sees_what_it_must(run: Run) -> None:
+def test_the_search_finds_planted_secrets(run: Run) -> None:
     assert {f"{kind}-{auth}" for kind in KINDS for auth in ("key", "basic")} <= run.reached
     assert all(run.places.values())
     assert occurrences(run.places["tables"], "Hello.")  # in compressed event logs

@@ -9,7 +9,7 @@ from benchmarks.rolling_restart import Plan, measured
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
-def test_clients_that_resume_notice_no_restart(tmp_path: Path) -> None:
+def test_clients_that_resume_streams_lose_nothing_in_a_restart(tmp_path: Path) -> None:
     """One process of each kind is replaced. How long the pauses are depends on the machine."""
     plan = Plan(streams=6, rate=5, seconds=8, drain=2, restarts=("web-1", "worker-1", "beat-1"))
     result = measured(plan, directory=tmp_path / "servers")

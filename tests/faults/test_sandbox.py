@@ -125,7 +125,7 @@ def test_a_call_without_its_client_is_stopped(own: Sandbox) -> None:
     assert machine_time() - began < 15
 
 
-def test_lone_surrogates_do_not_leave_a_container(own: Sandbox) -> None:
+def test_lone_surrogates_in_outputs_are_replaced(own: Sandbox) -> None:
     client = make(own, "cntr_1")
     assert "?" in (asked(client.run("cntr_1", "raise ValueError('\\ud800')", seconds=60)).error or "")
 

@@ -185,7 +185,7 @@ def container(service: Sandbox) -> Iterator[ContainerClient]:
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_code_cannot_reach(what: str, container: ContainerClient) -> None:
+def test_code_cannot_reach_the_host(what: str, container: ContainerClient) -> None:
     if what in X86_ONLY and os.uname().machine != "x86_64":
         pytest.skip("the numbers of these calls are those of x86_64")
     code, values = REFUSED[what]
@@ -260,7 +260,7 @@ def test_the_memory_of_all_processes_is_limited_together(container: ContainerCli
     assert container.run("1 + 1").value == "2"
 
 
-def test_shared_memory_counts(container: ContainerClient) -> None:
+def test_shared_memory_counts_towards_the_limit(container: ContainerClient) -> None:
     ran = container.run(
         "import mmap, os, time\nfor _ in range(8):\n    if os.fork() == 0:\n"
         "        held = mmap.mmap(-1, 300 * 1024 ** 2)\n        held.write(bytes(len(held)))\n"
@@ -321,7 +321,7 @@ KERNEL_MEMORY = {
 
 
 @pytest.mark.parametrize("kind", rest_at_night(KERNEL_MEMORY, first=2))
-def test_memory_of_the_kernel_counts(kind: str, container: ContainerClient) -> None:
+def test_kernel_memory_counts_towards_the_limit(kind: str, container: ContainerClient) -> None:
     code, processes = KERNEL_MEMORY[kind]
     ran = container.run(IN_EACH_PROCESS.replace("{code}", code).replace("{processes}", str(processes)), seconds=40)
     assert (ran.error, ran.stopped) == (None, "it used more memory than allowed")
@@ -432,7 +432,7 @@ def test_an_endless_loop_ends_with_the_time_limit(container: ContainerClient) ->
     assert container.run("1 + 1").value == "2"
 
 
-def test_a_forged_report_is_not_believed(container: ContainerClient) -> None:
+def test_a_forged_report_is_ignored(container: ContainerClient) -> None:
     ran = container.run(
         "import os, struct\nfor n in range(3, 20):\n    try: os.write(n, struct.pack('>I', 5) + b'hello')\n"
         "    except OSError: pass"

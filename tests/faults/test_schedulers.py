@@ -32,7 +32,7 @@ def test_another_scheduler_takes_over(how: signal.Signals, servers: PrivateServe
 
 
 @pytest.mark.nightly
-def test_only_one_is_active_after_a_pause(servers: PrivateServers) -> None:
+def test_only_one_scheduler_is_active_after_a_pause(servers: PrivateServers) -> None:
     broker = redis.Redis.from_url(servers.redis_url)
     broker.delete("platform:beat")
     with running_scheduler() as first:

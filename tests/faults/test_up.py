@@ -190,7 +190,7 @@ def test_a_second_up_fails_immediately_and_names_the_first(running: Up) -> None:
 
 
 @pytest.mark.nightly
-def test_a_second_terminal_makes_a_key_for_the_running_platform(running: Up) -> None:
+def test_a_second_terminal_creates_a_key_for_the_running_platform(running: Up) -> None:
     made = json.loads(running.manage("create_key", "--team", "acme", "--json"))
     assert call(running, "/v1/models", key=made["key"])["object"] == "list"
 
@@ -202,7 +202,7 @@ def test_secrets_are_not_readable_for_other_users(running: Up) -> None:
     )
 
 
-def test_no_password_shows_in_the_process_list(running: Up) -> None:
+def test_the_process_list_shows_no_password(running: Up) -> None:
     secrets = json.loads((running.state_dir / "secrets.json").read_text())
     shown = " ".join(process.command for pid in running.children().values() if (process := identify(pid)))
     assert not [name for name, value in secrets.items() if value in shown]
@@ -233,7 +233,7 @@ def test_a_killed_child_is_restarted(running: Up, name: str) -> None:
 
 
 @pytest.mark.nightly
-def test_a_worker_that_dies_again_and_again_leaves_the_rest_running(running: Up) -> None:
+def test_a_worker_that_keeps_crashing_leaves_the_rest_running(running: Up) -> None:
     web = running.children()["web"]
     # Each dies long before it has started, more often than a start of the platform accepts.
     for _ in range(6):

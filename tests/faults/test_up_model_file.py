@@ -54,7 +54,7 @@ def model_names(up: Up) -> set[str]:
     return {model["id"] for model in call(up, "/v1/models", key=up.labelled("Key"))["data"]}
 
 
-def test_a_model_file_answers_survives_its_server_and_ends_with_it(
+def test_a_model_file_is_served_until_the_end_and_its_server_is_restarted(
     state_dir: Path, tmp_path: Path, llama_server: Path
 ) -> None:
     file = tmp_path / "tiny-Q4.gguf"

@@ -54,7 +54,7 @@ def say_hello(up: Up) -> str:
     return text
 
 
-def test_a_server_is_offered_then_connected_once(state_dir: Path, server: ModelServer) -> None:
+def test_a_found_server_is_offered_and_connected_once(state_dir: Path, server: ModelServer) -> None:
     up = started(state_dir, server)
     try:
         offered = f"python3 manage.py add_upstream --name ollama --base-url {server.base_url}"
@@ -87,7 +87,7 @@ def test_a_server_is_offered_then_connected_once(state_dir: Path, server: ModelS
 
 
 @pytest.mark.parametrize(("reply", "connected"), [("y", True), ("", False)])
-def test_a_terminal_is_asked(state_dir: Path, reply: str, connected: bool) -> None:
+def test_a_terminal_asks_before_it_connects(state_dir: Path, reply: str, connected: bool) -> None:
     with model_server({"/v1/models": models(f"model-{reply or 'no'}", owner="vllm")}) as vllm:
         environment = Up.variables(state_dir) | {"MODEL_SERVER_PORTS": f"vllm={vllm.port}"}
         process, terminal = in_terminal(environment)

@@ -298,7 +298,7 @@ def injected(upstream: FaultyUpstream, row: Row) -> AbstractContextManager[None]
 
 
 @pytest.mark.parametrize("fault", TABLE)
-def test_every_call_ends_with_the_error_and_the_next_one_is_served(
+def test_every_fault_ends_with_its_error_and_the_next_call_succeeds(
     faulty: FaultyUpstream,
     strict_web: WebProcess,
     strict_worker: WorkerProcess,

@@ -101,7 +101,7 @@ def assert_failed(caller: Caller, code: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_json_request_gets_the_status(api: Api, script: Script, caller: Caller, fault: str) -> None:
+def test_a_json_request_gets_the_status_of_the_fault(api: Api, script: Script, caller: Caller, fault: str) -> None:
     answer, expected, wording = FAULTS[fault]
     message = wording.format(model=script.model)
     script.then(answer)
@@ -112,7 +112,7 @@ def test_a_json_request_gets_the_status(api: Api, script: Script, caller: Caller
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault not in REFUSED_AT_ONCE])
-def test_a_stream_sends_error_and_failed(api: Api, script: Script, caller: Caller, fault: str) -> None:
+def test_a_stream_sends_the_events_error_and_failed(api: Api, script: Script, caller: Caller, fault: str) -> None:
     answer, (_, _, code), wording = FAULTS[fault]
     message = wording.format(model=script.model)
     script.then(answer)

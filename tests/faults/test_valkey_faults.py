@@ -277,7 +277,7 @@ def test_scheduled_tasks_continue_after_a_fault(fault: AbstractContextManager[No
     eventually(partial(deployment.is_scheduling, since=time.time()), seconds=seconds)
 
 
-def test_a_task_may_outlast_its_connection(deployment: Deployment) -> None:
+def test_a_task_may_take_longer_than_its_connection_lives(deployment: Deployment) -> None:
     """Celery's worker ends with an error of other kinds."""
     connection = app.connection_for_read(deployment.broker.server.url)
     queue = connection.SimpleQueue("unconfirmed")

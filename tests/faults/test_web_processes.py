@@ -102,7 +102,7 @@ def test_a_stream_can_be_followed_on_every_process(api: Api, script: Script) -> 
     assert api.retrieve(response_id)["status"] == "completed"
 
 
-def test_a_socket_continues_responses_of_all_processes(
+def test_a_websocket_continues_responses_of_all_processes(
     several: WebProcess, api: Api, caller: Caller, script: Script
 ) -> None:
     script.always(stream(*text("Hello")))
@@ -146,7 +146,7 @@ def test_a_killed_process_is_replaced_while_the_others_serve(
 
 
 @pytest.mark.nightly
-def test_processes_that_die_again_and_again_are_replaced_by_the_same_parent(
+def test_processes_that_keep_crashing_are_replaced_by_the_same_parent(
     upstream: ScriptedUpstream, caller: Caller, script: Script
 ) -> None:
     script.always(stream(*text("Hello")))
@@ -171,7 +171,7 @@ def test_processes_that_die_again_and_again_are_replaced_by_the_same_parent(
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("server", ["uvicorn", "daphne"])
-def test_the_end_of_the_parent_ends_all_processes(
+def test_stopping_the_parent_stops_all_processes(
     server: str, how: signal.Signals, caller: Caller, script: Script, upstream: ScriptedUpstream, http: httpx2.Client
 ) -> None:
     script.always(stream(chunk(content="Hel"), Gate()))

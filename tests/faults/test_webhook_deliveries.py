@@ -200,7 +200,7 @@ def test_a_success_may_have_a_body_of_any_size_and_form(caller: Caller, receiver
     assert (set(long.last_body), packed.last_body) == ({"x"}, "")
 
 
-def test_an_endpoint_that_answers_gone_is_disabled(caller: Caller, receiver: Receiver) -> None:
+def test_an_endpoint_answering_410_gone_is_disabled(caller: Caller, receiver: Receiver) -> None:
     add_endpoint(caller, receiver.url)
     receiver.statuses = [410]
     with delivering():
@@ -238,7 +238,7 @@ def test_a_resent_delivery_keeps_its_id(caller: Caller, receiver: Receiver) -> N
     assert receiver.ids == [delivery.event_id] * 2
 
 
-def test_undeliverable_events_are_given_up_and_old_ones_deleted(caller: Caller) -> None:
+def test_undeliverable_events_are_abandoned_and_old_ones_deleted(caller: Caller) -> None:
     add_endpoint(caller, "https://a.example/")
     announce(caller)
     change_endpoint(caller, enabled=False, disabled_at=now())

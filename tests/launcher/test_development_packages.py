@@ -33,13 +33,13 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
     [["benchmarks"], *(["benchmarks", name] for name in sorted(COMMANDS)), ["tests.support.releases", "0.2.0"]],
     ids=" ".join,
 )
-def test_a_module_says_how_to_install_the_packages(bare_environment: Path, arguments: list[str]) -> None:
+def test_modules_without_their_packages_name_the_install_command(bare_environment: Path, arguments: list[str]) -> None:
     done = run(bare_environment / "python", "-m", *arguments)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"{MESSAGE}\n")
 
 
 @pytest.mark.parametrize("target", ["lint", "format", "types", "lock"])
-def test_a_target_of_make_says_how_to_install_the_packages(bare_environment: Path, target: str) -> None:
+def test_make_targets_without_their_packages_name_the_install_command(bare_environment: Path, target: str) -> None:
     done = run("make", target, f"bin={bare_environment}")
     assert done.returncode == 2
     assert MESSAGE in done.stderr

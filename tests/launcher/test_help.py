@@ -25,14 +25,14 @@ def test_the_overview_fits_on_one_screen(checkout: Checkout, arguments: list[str
     assert not checkout.venv.exists()
 
 
-def test_the_overview_has_every_command_of_ours() -> None:
+def test_the_overview_lists_every_command_of_ours() -> None:
     files = [path for path in ROOT.glob("*/management/commands/*.py") if path.stem != "__init__"]
     files += [path for path in ROOT.glob("platform/*/management/commands/*.py") if path.stem != "__init__"]
     assert len(files) > 5
     assert {path.stem for path in files} <= commands.SUMMARIES.keys()
 
 
-def test_the_overview_says_what_the_commands_say() -> None:
+def test_the_overview_uses_the_help_texts_of_the_commands() -> None:
     for path in [*ROOT.glob("*/management/commands/*.py"), *ROOT.glob("platform/*/management/commands/*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "help":
@@ -42,7 +42,7 @@ def test_the_overview_says_what_the_commands_say() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["version"]])
-def test_the_version_is_ours(checkout: Checkout, arguments: list[str]) -> None:
+def test_the_version_option_prints_the_version_of_the_platform(checkout: Checkout, arguments: list[str]) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert checkout.run(*arguments).stdout == f"responses-platform {version}\n"
 
@@ -75,7 +75,7 @@ def test_help_about_an_unknown_command_suggests_a_similar_one(checkout: Checkout
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["help", "create_key"], ["create_key", "--help"]])
-def test_with_packages_the_help_is_complete_and_needs_no_settings(tmp_path: Path, arguments: list[str]) -> None:
+def test_the_complete_help_needs_packages_but_no_settings(tmp_path: Path, arguments: list[str]) -> None:
     here = Checkout(root=ROOT, variables={"PATH": "/usr/bin:/bin", "STATE_DIR": str(tmp_path)})
     done = here.run(*arguments, python=sys.executable)
     assert (done.returncode, done.stderr) == (0, "")

@@ -103,7 +103,7 @@ def test_pip_installs_if_the_index_has_no_uv(
     assert not list(checkout.venv.glob("lib/python3.*/site-packages/__pycache__/tinything*"))
 
 
-def test_without_a_usable_cache_the_installation_brings_its_own(checkout: Checkout, wheel: Path) -> None:
+def test_the_installation_creates_a_cache_if_none_is_usable(checkout: Checkout, wheel: Path) -> None:
     # As for a service account without a home.
     checkout.variables["HOME"] = "/proc/nonexistent"
     checkout.require(requirement(wheel))
@@ -127,9 +127,7 @@ def test_the_requirements_of_the_tests_are_installed_if_requested(checkout: Chec
     assert names_of_packages(checkout) == {"tinything"}
 
 
-def test_variables_that_direct_installers_elsewhere_are_ignored(
-    checkout: Checkout, wheel: Path, tmp_path: Path
-) -> None:
+def test_installer_variables_of_the_environment_are_ignored(checkout: Checkout, wheel: Path, tmp_path: Path) -> None:
     checkout.variables |= {
         "UV_SYSTEM_PYTHON": "1",
         "VIRTUAL_ENV": str(tmp_path),

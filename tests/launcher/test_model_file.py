@@ -33,7 +33,7 @@ def test_a_model_is_named_after_its_file(tmp_path: Path, file: str, name: str) -
 
 
 @pytest.mark.parametrize("content", [b"", b"GGU", b"PK\x03\x04"])
-def test_another_format_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_other_file_formats_are_refused(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(LaunchError, match=r"is not a model in the format GGUF"):
         ModelFile.at(written(tmp_path / "model.gguf", content))
 
@@ -61,18 +61,18 @@ def test_the_server_of_the_system_is_used_if_there_is_one(tmp_path: Path) -> Non
     assert model_file.program({"PATH": str(tmp_path)}) == [str(system)]
 
 
-def test_a_chosen_server_comes_first(tmp_path: Path) -> None:
+def test_a_chosen_server_takes_precedence(tmp_path: Path) -> None:
     assert model_file.program({"LLAMA_SERVER": sys.executable, "PATH": str(tmp_path)}) == [sys.executable]
 
 
 @pytest.mark.parametrize("name", ["missing", "text"])
-def test_a_chosen_server_that_is_no_program_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_chosen_server_that_is_not_a_program_is_refused(tmp_path: Path, name: str) -> None:
     written(tmp_path / "text")
     with pytest.raises(LaunchError, match=r"^LLAMA_SERVER must be the path of a program"):
         model_file.program({"LLAMA_SERVER": str(tmp_path / name)})
 
 
-def test_the_server_receives_no_secret_of_the_platform_and_its_key_is_no_argument(tmp_path: Path) -> None:
+def test_the_server_receives_no_platform_secret_and_no_key_as_argument(tmp_path: Path) -> None:
     server = ModelFileServer(file=ModelFile.at(written(tmp_path / "m.gguf")), port=17001, key="sk-own")
     given = {
         "LLAMA_SERVER": sys.executable,
@@ -88,6 +88,6 @@ def test_the_server_receives_no_secret_of_the_platform_and_its_key_is_no_argumen
     assert command.argv[-2:] == ("--alias", "m")
 
 
-def test_a_core_is_left_to_the_platform() -> None:
+def test_one_cpu_core_is_left_to_the_platform() -> None:
     cores = os.cpu_count() or 1
     assert 1 <= model_file.threads() <= max(1, cores - 1)

@@ -40,7 +40,7 @@ def found(servers: ExitStack, pages: dict[str, Any]) -> ModelServer | None:
     ],
     ids=["ollama", "ollama-own-model", "lm-studio", "vllm", "llama.cpp", "sglang", "unknown"],
 )
-def test_a_server_is_recognized_by_its_answers(
+def test_a_server_is_recognised_by_its_answers(
     servers: ExitStack, pages: dict[str, Any], kind: str, title: str
 ) -> None:
     server = found(servers, pages)
@@ -64,7 +64,7 @@ def test_a_server_is_recognized_by_its_answers(
     ],
     ids=["nothing", "html", "list", "no-object", "no-objects", "no-list", "empty", "nested", "version-only"],
 )
-def test_what_is_no_model_server_is_ignored(servers: ExitStack, pages: dict[str, Any]) -> None:
+def test_other_servers_are_ignored(servers: ExitStack, pages: dict[str, Any]) -> None:
     assert found(servers, pages) is None
 
 
@@ -79,7 +79,7 @@ def test_what_is_no_model_server_is_ignored(servers: ExitStack, pages: dict[str,
         ([{"max_model_len": [1]}, {"meta": "none"}], None),
     ],
 )
-def test_the_context_window_is_stated_if_the_server_says_it(
+def test_the_context_window_is_taken_from_the_server(
     servers: ExitStack, entries: list[dict[str, Any]], window: int | None
 ) -> None:
     data = [{"id": f"model-{number}", "owned_by": "llamacpp", **entry} for number, entry in enumerate(entries)]
@@ -89,14 +89,14 @@ def test_the_context_window_is_stated_if_the_server_says_it(
     assert (offer.capabilities["forced_tool_choice"], offer.capabilities.get("context_window")) == (False, window)
 
 
-def test_ollama_without_models_is_found(servers: ExitStack) -> None:
+def test_ollama_is_found_without_models(servers: ExitStack) -> None:
     server = found(servers, ollama())
     assert server is not None
     (offer,) = model_servers.offers([server], known=[])
     assert (offer.can_connect, offer.describe()) == (False, f"Ollama at {server.base_url} has no models yet")
 
 
-def test_names_that_a_terminal_or_a_list_cannot_show_are_left_out(servers: ExitStack) -> None:
+def test_unprintable_model_names_are_left_out(servers: ExitStack) -> None:
     server = found(servers, ollama("qwen3", "a,b", "\x1b[31mred", " space", "*", "", "x" * 201))
     assert server is not None
     assert server.models == ("qwen3",)
@@ -124,14 +124,14 @@ def test_the_offered_command_is_one_line_for_the_shell() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:11434/v1", "http://localhost:11434/v1/", "http://[::1]:11434/v1"])
-def test_a_server_whose_address_an_upstream_has_is_not_offered(url: str) -> None:
+def test_a_server_that_is_an_upstream_already_is_not_offered(url: str) -> None:
     server = ModelServer(kind="ollama", port=11434, models=("qwen3", "llama3"))
     known = [KnownUpstream(name="mine", base_url=url, models=("qwen3",))]
     (offer,) = model_servers.offers([server], known=known)
     assert (offer.upstream, offer.is_connected, offer.can_connect, offer.routed) == ("mine", True, False, ("qwen3",))
 
 
-def test_an_upstream_of_the_same_name_elsewhere_is_not_replaced() -> None:
+def test_an_upstream_with_the_same_name_and_another_address_is_not_replaced() -> None:
     server = ModelServer(kind="ollama", port=11434, models=("qwen3",))
     known = [
         KnownUpstream(name=name, base_url=f"http://{name}.example/v1", models=("*",)) for name in ("ollama", "ollama-2")
@@ -162,5 +162,5 @@ def test_a_wrong_port_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("names", "chosen"), [(("nomic-embed-text", "qwen3"), "qwen3"), (("text-embedding-3",), None), ((), None)]
 )
-def test_models_for_embeddings_do_not_chat(names: tuple[str, ...], chosen: str | None) -> None:
+def test_embedding_models_are_not_offered_for_chat(names: tuple[str, ...], chosen: str | None) -> None:
     assert model_servers.chat_model(names) == chosen

@@ -67,7 +67,7 @@ def ordinary_user(tmp_path: Path, checkout: Checkout) -> dict[str, object]:
     return {**options, "python": python}
 
 
-def test_an_unreachable_index(checkout: Checkout, wheel: Path) -> None:
+def test_an_unreachable_index_is_reported(checkout: Checkout, wheel: Path) -> None:
     port = address.any_free_port()
     checkout.variables["PIP_INDEX_URL"] = f"http://127.0.0.1:{port}/simple"
     checkout.require(requirement(wheel))
@@ -75,7 +75,7 @@ def test_an_unreachable_index(checkout: Checkout, wheel: Path) -> None:
     assert f"The package index at 127.0.0.1:{port} cannot be reached (Connection refused): check the network" in message
 
 
-def test_an_unreachable_index_without_uv(checkout: Checkout, wheel: Path) -> None:
+def test_an_unreachable_index_without_uv_is_reported(checkout: Checkout, wheel: Path) -> None:
     port = address.any_free_port()
     checkout.variables |= {"PIP_INDEX_URL": f"http://127.0.0.1:{port}/simple", "PATH": "/usr/bin:/bin"}
     checkout.require(requirement(wheel), development="uv==0.0 --hash=sha256:" + "0" * 64)
@@ -83,7 +83,7 @@ def test_an_unreachable_index_without_uv(checkout: Checkout, wheel: Path) -> Non
     assert f"The package index at 127.0.0.1:{port} cannot be reached" in message
 
 
-def test_no_name_resolution(checkout: Checkout, wheel: Path) -> None:
+def test_a_failed_name_resolution_is_reported(checkout: Checkout, wheel: Path) -> None:
     checkout.variables["PIP_INDEX_URL"] = "http://index.invalid/simple"
     checkout.require(requirement(wheel))
     message = error_of(checkout.run("install", "--no-input"))
@@ -94,7 +94,7 @@ def test_no_name_resolution(checkout: Checkout, wheel: Path) -> None:
     ("status", "text"),
     [(403, "refuses access (HTTP status 403): check the credentials"), (503, "fails with HTTP status 503")],
 )
-def test_an_index_that_answers_with_an_error(
+def test_an_error_of_the_index_is_reported(
     checkout: Checkout, index: PackageIndex, wheel: Path, status: int, text: str
 ) -> None:
     index.status = status
@@ -102,21 +102,21 @@ def test_an_index_that_answers_with_an_error(
     assert f"127.0.0.1:{index.server_port} {text}" in error_of(checkout.run("install", "--no-input"))
 
 
-def test_a_package_that_the_index_does_not_have(checkout: Checkout, index: PackageIndex, wheel: Path) -> None:
+def test_a_package_missing_in_the_index_is_reported(checkout: Checkout, index: PackageIndex, wheel: Path) -> None:
     index.wheels.clear()
     checkout.require(requirement(wheel))
     message = error_of(checkout.run("install", "--no-input"))
     assert message.startswith("error: The package index does not have tinything")
 
 
-def test_a_file_with_another_hash(checkout: Checkout, wheel: Path) -> None:
+def test_a_file_with_another_hash_is_reported(checkout: Checkout, wheel: Path) -> None:
     checkout.require(requirement(wheel, digest="0" * 64))
     message = error_of(checkout.run("install", "--no-input"))
     assert "delivered another file of tinything==1.0 than the one that is locked" in message
     assert not list(checkout.venv.glob("lib/python3.*/site-packages/tinything*"))
 
 
-def test_a_full_disk(small_disk: Path, index: PackageIndex, wheel: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported(small_disk: Path, index: PackageIndex, wheel: Path, tmp_path: Path) -> None:
     checkout = Checkout.create(root=small_disk, home=tmp_path / "other-home")
     checkout.variables["PIP_INDEX_URL"] = index.url
     checkout.require(requirement(wheel))
@@ -124,20 +124,20 @@ def test_a_full_disk(small_disk: Path, index: PackageIndex, wheel: Path, tmp_pat
     assert re.match(rf"error: The disk of {small_disk}\S* is full \(\d MB are free; .*free some space", message)
 
 
-def test_a_full_disk_of_the_cache(checkout: Checkout, small_disk: Path, wheel: Path) -> None:
+def test_a_full_cache_disk_is_reported(checkout: Checkout, small_disk: Path, wheel: Path) -> None:
     checkout.variables["UV_CACHE_DIR"] = str(small_disk)
     checkout.require(requirement(wheel))
     assert f"The disk of {small_disk}" in error_of(checkout.run("install", "--no-input"))
 
 
-def test_a_file_size_limit(checkout: Checkout, wheel: Path) -> None:
+def test_a_file_size_limit_is_reported(checkout: Checkout, wheel: Path) -> None:
     checkout.require(requirement(wheel))
     limit = 1_000_000
     done = checkout.run("install", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
     assert "exceeds the file size limit (`ulimit -f`)" in error_of(done)
 
 
-def test_a_read_only_file_system(small_disk: Path, tmp_path: Path) -> None:
+def test_a_read_only_file_system_is_reported(small_disk: Path, tmp_path: Path) -> None:
     checkout = Checkout.create(root=small_disk, home=tmp_path / "other-home")
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     message = error_of(checkout.run("up", "--no-input"))
@@ -145,13 +145,13 @@ def test_a_read_only_file_system(small_disk: Path, tmp_path: Path) -> None:
     assert "copy the checkout to a directory that you can write to" in message
 
 
-def test_a_checkout_of_another_user(checkout: Checkout, ordinary_user: dict[str, object]) -> None:
+def test_a_checkout_of_another_user_is_reported(checkout: Checkout, ordinary_user: dict[str, object]) -> None:
     checkout.root.chmod(0o555)
     message = error_of(checkout.run("up", "--no-input", **ordinary_user))
     assert f"have no permission to write to {checkout.root}, which belongs to" in message
 
 
-def test_an_environment_of_another_user(checkout: Checkout, ordinary_user: dict[str, object]) -> None:
+def test_an_environment_of_another_user_is_reported(checkout: Checkout, ordinary_user: dict[str, object]) -> None:
     # Created with the same Python, because the ordinary user has to be able to run it.
     python = str(ordinary_user.get("python", BARE_PYTHON))
     assert checkout.run("install", "--no-input", python=python).returncode == 0
@@ -162,7 +162,7 @@ def test_an_environment_of_another_user(checkout: Checkout, ordinary_user: dict[
     assert f"have no permission to write to {checkout.venv}, which belongs to" in message
 
 
-def test_ctrl_c_during_the_installation(checkout: Checkout, index: PackageIndex, wheel: Path) -> None:
+def test_ctrl_c_during_the_installation_is_reported(checkout: Checkout, index: PackageIndex, wheel: Path) -> None:
     checkout.require(requirement(wheel))
     index.released.clear()
     process = checkout.start("up", "--no-input")
@@ -184,7 +184,7 @@ def test_ctrl_c_during_the_installation(checkout: Checkout, index: PackageIndex,
     assert list(checkout.venv.glob("lib/python3.*/site-packages/tinything.py"))
 
 
-def test_an_unknown_failure_ends_with_the_last_output_and_the_log(checkout: Checkout, wheel: Path) -> None:
+def test_an_unknown_failure_is_reported_with_the_last_output_and_the_log(checkout: Checkout, wheel: Path) -> None:
     checkout.require(requirement(wheel) + "this is no requirement\n")
     done = checkout.run("install", "--no-input")
     log = checkout.venv / "installation.log"
@@ -193,7 +193,7 @@ def test_an_unknown_failure_ends_with_the_last_output_and_the_log(checkout: Chec
     assert "this is no requirement" in log.read_text()
 
 
-def test_a_broken_environment(checkout: Checkout) -> None:
+def test_a_broken_environment_is_reported(checkout: Checkout) -> None:
     assert checkout.run("install", "--no-input").returncode == 0
     python = checkout.venv / "bin" / "python"
     python.unlink()
@@ -205,12 +205,12 @@ def test_a_broken_environment(checkout: Checkout) -> None:
     assert subprocess.run([python, "--version"], check=False).returncode == 0
 
 
-def test_a_command_before_the_installation(checkout: Checkout) -> None:
+def test_a_command_before_the_installation_is_reported(checkout: Checkout) -> None:
     message = error_of(checkout.run("create_key"))
     assert message == "error: The packages are not installed yet: run `python3 manage.py install` first."
 
 
-def test_a_python_that_is_too_old(checkout: Checkout) -> None:
+def test_an_old_python_is_reported(checkout: Checkout) -> None:
     programs = [*Path("/usr/bin").glob("python[23]*"), *Path("~/.pyenv/versions").expanduser().glob("*/bin/python")]
     old = []
     for program in programs:
@@ -226,7 +226,7 @@ def test_a_python_that_is_too_old(checkout: Checkout) -> None:
 
 
 @pytest.mark.parametrize("text", ["99999", "abc", "0", "-1", "80.5"])
-def test_a_port_that_is_not_a_port(checkout: Checkout, text: str) -> None:
+def test_an_invalid_port_is_reported(checkout: Checkout, text: str) -> None:
     message = error_of(checkout.run("up", f"--port={text}"), code=2)
     assert f"--port: must be a number between 1 and 65535, not {text}" in message
     assert not checkout.venv.exists()
@@ -240,7 +240,7 @@ def test_a_port_in_use_is_reported_before_anything_is_installed(checkout: Checko
     assert not checkout.venv.exists()
 
 
-def test_a_privileged_port(checkout: Checkout, ordinary_user: dict[str, object]) -> None:
+def test_a_privileged_port_is_reported(checkout: Checkout, ordinary_user: dict[str, object]) -> None:
     unprivileged = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
     if not unprivileged.exists() or int(unprivileged.read_text()) <= 80:
         pytest.skip("every user of this machine may listen on port 80")
@@ -248,7 +248,7 @@ def test_a_privileged_port(checkout: Checkout, ordinary_user: dict[str, object])
     assert message == "error: Only root may listen on port 80: choose a --port from 1024 on."
 
 
-def test_an_unknown_option(checkout: Checkout) -> None:
+def test_an_unknown_option_is_reported(checkout: Checkout) -> None:
     message = error_of(checkout.run("up", "--prot", "8000"), code=2)
     assert message.endswith("(`python3 manage.py up --help` lists the options)")
 
@@ -261,7 +261,7 @@ def installed(tmp_path: Path) -> Checkout:
     return Checkout(root=ROOT, variables={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)})
 
 
-def test_a_state_directory_on_a_full_disk(installed: Checkout, small_disk: Path) -> None:
+def test_a_state_directory_on_a_full_disk_is_reported(installed: Checkout, small_disk: Path) -> None:
     with suppress(OSError), (small_disk / "filling").open("wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
@@ -270,7 +270,7 @@ def test_a_state_directory_on_a_full_disk(installed: Checkout, small_disk: Path)
     assert re.search(rf"{small_disk}\S* is (full \(0 MB are free|not usable \(No space left on device)", message)
 
 
-def test_a_state_directory_on_a_read_only_file_system(installed: Checkout, small_disk: Path) -> None:
+def test_a_state_directory_on_a_read_only_file_system_is_reported(installed: Checkout, small_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     installed.variables["STATE_DIR"] = str(small_disk / "state")
     message = error_of(installed.run("up", "--no-input"))

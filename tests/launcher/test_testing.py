@@ -97,7 +97,7 @@ def test_a_run_on_an_external_server_removes_everything_it_created(directory: Pa
     assert ask(admin, names) == before
 
 
-def test_a_killed_run_does_not_break_the_next(directory: Path) -> None:
+def test_a_killed_test_run_does_not_break_the_next(directory: Path) -> None:
     script = (
         f"import os, sys; sys.path.insert(0, {str(Path(testing.__file__).parents[1])!r}); from pathlib import Path; "
         f"from launcher.testing import start_servers; start_servers(Path({str(directory)!r}), environment={{}}); "

@@ -112,7 +112,7 @@ def test_a_handler_gets_an_authenticated_request(view: type[ApiView], caller: Ca
 
 
 @VIEWS
-def test_a_key_is_required(view: type[ApiView]) -> None:
+def test_a_view_requires_a_key(view: type[ApiView]) -> None:
     assert respond(view, None)[0].status_code == 401
 
 
@@ -143,7 +143,7 @@ def test_a_permission_of_a_view_is_applied(view: type[ApiView], caller: Caller) 
 
 @VIEWS
 @pytest.mark.parametrize("method", ["OPTIONS", "PUT", "TRACE"])
-def test_other_methods_are_refused_with_the_allowed_ones(view: type[ApiView], caller: Caller, method: str) -> None:
+def test_other_methods_get_405_with_the_allowed_methods(view: type[ApiView], caller: Caller, method: str) -> None:
     response, body = respond(view, caller, method)
     assert (response.status_code, body["error"]["code"]) == (405, "method_not_supported")
     assert response.headers["Allow"] == ("GET, POST, HEAD" if view is Mixed else "GET, HEAD")
@@ -151,7 +151,7 @@ def test_other_methods_are_refused_with_the_allowed_ones(view: type[ApiView], ca
 
 
 @VIEWS
-def test_every_client_gets_json(view: type[ApiView], caller: Caller) -> None:
+def test_every_client_gets_json_errors(view: type[ApiView], caller: Caller) -> None:
     response, body = respond(view, caller, path="/v1/things?format=xml", headers={"Accept": "text/html"})
     assert (response.status_code, body) == (200, {"team": caller.team.pk})
     assert response.headers["Content-Type"] == "application/json"

@@ -125,7 +125,7 @@ def test_a_failure_is_stored_with_its_reason(caller: Caller) -> None:
     assert batch.file_error == "No space left on device"
 
 
-def test_a_batch_that_ends_after_failures_forgets_them(caller: Caller) -> None:
+def test_a_batch_that_ends_clears_its_earlier_failures(caller: Caller) -> None:
     job = claimed_batch(caller, BatchStatus.COMPLETED, [answered(0)])
     with scope.team(job.team_id):
         Batch.objects.filter(pk=job.id).update(file_failures=3, file_error="No space left on device")
@@ -133,7 +133,7 @@ def test_a_batch_that_ends_after_failures_forgets_them(caller: Caller) -> None:
     assert (batch.status, batch.file_failures, batch.file_error) == ("completed", 0, "")
 
 
-def test_a_batch_whose_results_cannot_be_stored_for_a_day_is_not_counted(caller: Caller) -> None:
+def test_a_batch_that_cannot_store_results_for_a_day_is_not_counted(caller: Caller) -> None:
     job = claimed_batch(caller, BatchStatus.COMPLETED, [answered(0)])
     principal = directory.principal(caller.secret)
     with scope.team(job.team_id):

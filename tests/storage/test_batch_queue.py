@@ -77,14 +77,14 @@ def test_a_team_with_active_batches_waits_for_other_teams(rolled_back: None, mak
 
 
 @pytest.mark.slow
-def test_many_batches_of_one_team_do_not_hide_those_of_others(rolled_back: None, make_caller: MakeCaller) -> None:
+def test_many_batches_of_one_team_do_not_delay_batches_of_others(rolled_back: None, make_caller: MakeCaller) -> None:
     many, late = make_caller(), make_caller()
     create_started(many, queue._MAX_BATCHES + 1)
     (second,) = create_started(late, 1)
     assert second in {line.batch_id for line in queue.claim_lines(slots=4, own=[])}
 
 
-def test_batches_whose_files_fail_leave_workers_to_others(rolled_back: None, make_caller: MakeCaller) -> None:
+def test_batches_with_failing_files_leave_workers_free(rolled_back: None, make_caller: MakeCaller) -> None:
     failing, other = make_caller(), make_caller()
     first = create_batches(failing, 2)
     [job, again] = queue.claim_batches(limit=2, own=[])
@@ -120,7 +120,7 @@ def abandon(batch_id: str, *, attempts: int, lines: int, caller: Caller, first: 
     )
 
 
-def test_a_worker_runs_only_one_line_that_may_have_ended_the_others(rolled_back: None, make_caller: MakeCaller) -> None:
+def test_a_worker_runs_only_one_suspected_line(rolled_back: None, make_caller: MakeCaller) -> None:
     caller, other = make_caller(), make_caller()
     (batch_id,), (other_id,) = create_started(caller, 1), create_started(other, 1)
     abandon(batch_id, attempts=3, lines=4, caller=caller)
@@ -152,14 +152,14 @@ def test_lines_of_a_dead_process_are_found_without_a_join(rolled_back: None, mak
     assert "Nested Loop" not in plan, plan
 
 
-def test_lines_of_few_dead_workers_run_together(rolled_back: None, make_caller: MakeCaller) -> None:
+def test_lines_of_few_crashed_workers_run_concurrently(rolled_back: None, make_caller: MakeCaller) -> None:
     caller = make_caller()
     (batch_id,) = create_started(caller, 1)
     abandon(batch_id, attempts=2, lines=4, caller=caller)
     assert sorted(line.attempt for line in queue.claim_lines(slots=20, own=[])) == [1, 3, 3, 3, 3]
 
 
-def test_a_line_that_ended_five_workers_fails_although_another_one_is_suspected(
+def test_a_line_that_crashed_five_workers_fails_although_another_is_suspected(
     rolled_back: None, make_caller: MakeCaller
 ) -> None:
     caller = make_caller()

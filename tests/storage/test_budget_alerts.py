@@ -92,7 +92,7 @@ def test_each_percentage_alerts_once_in_a_period(caller: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_hourly_sums_and_newer_records_count_once_each(caller: Caller) -> None:
+def test_hourly_sums_and_newer_records_are_counted_once(caller: Caller) -> None:
     """Usage of this month before and after the mark of the sums."""
     present = now()
     add_budget(caller, 100, "month")
@@ -119,7 +119,7 @@ def test_budgets_of_keys_count_only_their_key(caller: Caller) -> None:
     assert alerts_of(caller) == [("api_key", 100)]
 
 
-def test_every_end_user_has_a_budget_of_their_own(caller: Caller) -> None:
+def test_every_end_user_has_their_own_budget(caller: Caller) -> None:
     add_budget(caller, 10, end_user="*", alert_percents=[100])
     add_budget(caller, 50, end_user="important", alert_percents=[100])
     for name, cost in (("a", "6"), ("b", "11"), ("important", "49"), ("", "500")):
@@ -153,7 +153,7 @@ def test_periods_begin_in_the_time_zone_of_the_team(caller: Caller) -> None:
     }
 
 
-def test_what_was_spent_shortly_before_the_end_of_a_period_alerts_after_it(caller: Caller) -> None:
+def test_spending_shortly_before_the_end_of_a_period_alerts_after_it(caller: Caller) -> None:
     add_budget(caller, 10, alert_percents=[100])
     midnight = datetime(2026, 11, 19, tzinfo=UTC)
     send_alerts(at=midnight - timedelta(seconds=30))
@@ -163,7 +163,7 @@ def test_what_was_spent_shortly_before_the_end_of_a_period_alerts_after_it(calle
     assert alerts_of(caller) == [("team", 100)]
 
 
-def test_simultaneous_runs_alert_once(caller: Caller) -> None:
+def test_concurrent_checks_alert_once(caller: Caller) -> None:
     add_person(caller)
     add_endpoint(caller, "https://example.com/", "budget.alert")
     add_budget(caller, 10)
@@ -214,7 +214,7 @@ def test_the_mail_has_the_numbers_and_no_secret(caller: Caller) -> None:
     assert caller.secret not in mail.text
 
 
-def test_an_end_user_writes_no_lines_of_the_mail(caller: Caller) -> None:
+def test_an_end_user_cannot_add_lines_to_the_mail(caller: Caller) -> None:
     add_person(caller)
     add_budget(caller, 10, end_user="*", alert_percents=[100])
     spend(caller, "11", end_user="ada\n\nYour password has expired:\nhttps://evil.example")
@@ -224,7 +224,7 @@ def test_an_end_user_writes_no_lines_of_the_mail(caller: Caller) -> None:
     assert "\n" not in mail.subject
 
 
-def test_idle_teams_and_many_teams_need_no_more_queries(make_caller: MakeCaller) -> None:
+def test_the_number_of_queries_does_not_depend_on_the_teams(make_caller: MakeCaller) -> None:
     def queries() -> int:
         with CaptureQueriesContext(connection) as captured:
             send_alerts(at=NOON)

@@ -97,7 +97,7 @@ def short_limit() -> Iterator[None]:
 
 
 @pytest.mark.slow
-async def test_a_commit_whose_confirmation_is_late_is_not_reported_as_failed(
+async def test_a_commit_with_a_late_confirmation_is_not_reported_as_failed(
     database: None, caller: Caller, short_limit: None
 ) -> None:
     begun, other = await abegin(caller), await abegin(caller)
@@ -127,7 +127,7 @@ async def test_a_commit_that_the_server_never_got_is_reported_as_failed(
 
 
 @pytest.mark.slow
-async def test_a_request_waits_for_the_group_before_it_only_as_long_as_it_may(
+async def test_waiting_for_an_earlier_group_respects_the_time_limit(
     database: None, caller: Caller, short_limit: None
 ) -> None:
     begun, late = await abegin(caller), await abegin(caller)
@@ -154,7 +154,7 @@ async def test_a_failed_commit_is_repeated(database: None, caller: Caller) -> No
     assert await in_db_thread(lambda: stored_counts(begun)) == (1, 1, "failed")
 
 
-async def test_each_process_keeps_one_mark(database: None, caller: Caller) -> None:
+async def test_each_process_stores_one_mark(database: None, caller: Caller) -> None:
     begun = await abegin(caller)
     async with broken_line() as (_, commit):
         before = await in_db_thread(CommitMark.objects.count)

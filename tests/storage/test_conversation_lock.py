@@ -175,9 +175,7 @@ def test_a_request_ends_the_dead_run_that_locks_its_conversation(
     assert owner(principal, conversation_id) == "resp_2"
 
 
-def test_a_background_run_keeps_its_lock_without_a_worker(
-    principal: Principal, caller: Caller, conversation_id: str
-) -> None:
+def test_a_queued_background_run_keeps_its_lock(principal: Principal, caller: Caller, conversation_id: str) -> None:
     response_id = store_locked_response(principal, caller, conversation_id)
     with scope.team(principal.team_id):
         Response.objects.filter(pk=response_id).update(background=True, lease_until=None)

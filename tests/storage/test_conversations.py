@@ -124,7 +124,7 @@ def run_concurrently(*works: Callable[[], Any]) -> list[Any]:
         return [future.result() for future in [threads.submit(run, work) for work in works]]
 
 
-def test_concurrent_appends_lose_duplicate_and_mix_nothing(principal: Principal) -> None:
+def test_concurrent_appends_lose_and_duplicate_nothing(principal: Principal) -> None:
     one = begin(principal, 0)
     run_concurrently(*(partial(add, principal, one, f"{n}a", f"{n}b") for n in range(8)))
     with scope.team(principal.team_id):

@@ -49,7 +49,7 @@ async def backends() -> set[int]:
     return set(await asyncio.gather(*(in_db_thread(backend) for _ in range(40))))
 
 
-def test_the_threads_open_connections_of_their_own(database: None) -> None:
+def test_each_thread_opens_its_own_connection(database: None) -> None:
     connection.close()
     asyncio.run(connect_threads())
     # Nobody would return a connection of this thread, which has the event loop, to the pool.
@@ -58,7 +58,7 @@ def test_the_threads_open_connections_of_their_own(database: None) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.slow
-async def test_their_pool_is_back_within_seconds_after_an_outage(database: None) -> None:
+async def test_the_pool_recovers_within_seconds_after_an_outage(database: None) -> None:
     server = settings.DATABASES["default"]
     options = server["OPTIONS"]["pool"]
     async with proxied(server["HOST"], int(server["PORT"])) as proxy:
@@ -103,7 +103,7 @@ async def test_the_statements_of_a_request_share_one_limit(database: None, limit
 
 
 @pytest.mark.slow
-async def test_the_wait_for_a_thread_counts_for_the_limit(database: None, limited: None) -> None:
+async def test_waiting_for_a_thread_counts_towards_the_limit(database: None, limited: None) -> None:
     wait_limit.start()
     occupied = threading.Event()
     others = [asyncio.ensure_future(in_db_thread(occupied.wait)) for _ in range(4)]
@@ -116,21 +116,21 @@ async def test_the_wait_for_a_thread_counts_for_the_limit(database: None, limite
 
 
 @pytest.mark.slow
-async def test_statements_at_the_same_time_count_once(database: None, limited: None) -> None:
+async def test_concurrent_statements_count_once(database: None, limited: None) -> None:
     wait_limit.start()
     await asyncio.gather(*(in_db_thread(lambda: sleep(0.4)) for _ in range(4)))
     await in_db_thread(lambda: sleep(0.3))
 
 
 @pytest.mark.slow
-async def test_many_short_statements_do_not_reach_the_limit(database: None, limited: None) -> None:
+async def test_the_limit_of_a_statement_is_not_shared_by_many_short_ones(database: None, limited: None) -> None:
     wait_limit.start()
     for _ in range(30):
         await in_db_thread(lambda: sleep(0.04))
 
 
 @pytest.mark.slow
-async def test_a_request_that_was_sent_something_has_the_whole_limit_again(database: None, limited: None) -> None:
+async def test_sending_output_renews_the_limit_of_a_request(database: None, limited: None) -> None:
     limit = wait_limit.start()
     assert limit is not None
     for _ in range(3):
@@ -189,7 +189,7 @@ async def test_a_thread_replaces_a_connection_that_the_server_has_closed(databas
 
 
 @pytest.mark.slow
-def test_a_query_does_not_wait_for_each_connection_that_a_restart_has_closed(database: None) -> None:
+def test_a_query_does_not_try_every_connection_closed_by_a_restart(database: None) -> None:
     count = 6
     barrier = threading.Barrier(count)
 

@@ -99,7 +99,7 @@ def test_a_busy_key_queries_the_database_once_a_second(database: None, caller: C
     assert len(captured) == 0
 
 
-def test_a_key_is_looked_up_together_with_what_its_team_needs(database: None, caller: Caller) -> None:
+def test_a_key_is_looked_up_together_with_its_team(database: None, caller: Caller) -> None:
     directory.principal(caller.secret)
     with CaptureQueriesContext(connection) as captured:
         assert directory.guardrails(caller.team.pk) is None
@@ -140,7 +140,7 @@ async def eventually_returns(lookup: "directory.CachedLookup[int]", expected: in
 
 
 @pytest.mark.slow
-async def test_a_result_in_use_is_renewed_without_a_wait() -> None:
+async def test_a_result_in_use_is_renewed_in_the_background() -> None:
     lookup = counting()
     lookup.remember(0, "a", at=time.monotonic() - 1.5)
     # A lookup would have suspended it.
@@ -152,20 +152,20 @@ async def test_a_result_in_use_is_renewed_without_a_wait() -> None:
     await eventually_returns(lookup, 2)
 
 
-async def test_a_result_is_not_used_for_two_seconds() -> None:
+async def test_a_cached_result_expires_before_two_seconds() -> None:
     lookup = counting()
     lookup.remember(0, "a", at=time.monotonic() - 1.9)
     assert await lookup.aget("a") == 1
 
 
-async def test_a_result_that_is_not_used_is_not_renewed() -> None:
+async def test_an_unused_result_is_not_renewed() -> None:
     lookup = counting()
     assert await lookup.aget("a") == 1
     lookup._renew_if_used(("a",))
     assert not lookup._active
 
 
-async def test_an_earlier_result_does_not_replace_a_later_one() -> None:
+async def test_an_earlier_lookup_does_not_replace_a_later_one() -> None:
     lookup, at = counting(), time.monotonic()
     lookup.remember(2, "a", at=at)
     lookup.remember(1, "a", at=at - 0.1)
@@ -245,18 +245,20 @@ async def route(caller: Caller, model: str) -> Route:
     return await directory.aroute(principal, model)
 
 
-async def test_an_exact_name_wins_over_the_wildcard(database: None, caller: Caller, name: str) -> None:
+async def test_an_exact_name_takes_precedence_over_the_wildcard(database: None, caller: Caller, name: str) -> None:
     _, own = await in_db_thread(lambda: (add_route("*", caller.team, default=True), add_route(name)))
     assert (await route(caller, name)).upstream.id == own
 
 
-async def test_any_other_name_matches_the_wildcard(database: None, caller: Caller, name: str) -> None:
+async def test_other_names_match_the_wildcard(database: None, caller: Caller, name: str) -> None:
     star = await in_db_thread(lambda: add_route("*", caller.team))
     found = await route(caller, name)
     assert (found.upstream.id, found.model, found.upstream_model) == (star, name, name)
 
 
-async def test_a_route_of_the_team_wins_over_a_shared_one(database: None, caller: Caller, name: str) -> None:
+async def test_a_route_of_the_team_takes_precedence_over_a_shared_one(
+    database: None, caller: Caller, name: str
+) -> None:
     _, own = await in_db_thread(lambda: (add_route(name, default=True), add_route(name, caller.team)))
     assert (await route(caller, name)).upstream.id == own
 
@@ -271,12 +273,12 @@ async def test_a_route_of_several_teams_counts_as_own_for_each(
     assert found == [shared, shared, everybodys]
 
 
-async def test_the_default_upstream_wins_over_others(database: None, caller: Caller, name: str) -> None:
+async def test_the_default_upstream_takes_precedence(database: None, caller: Caller, name: str) -> None:
     _, default, _ = await in_db_thread(lambda: (add_route(name), add_route(name, default=True), add_route(name)))
     assert (await route(caller, name)).upstream.id == default
 
 
-async def test_the_oldest_of_equal_routes_wins(database: None, caller: Caller, name: str) -> None:
+async def test_the_oldest_of_equal_routes_is_used(database: None, caller: Caller, name: str) -> None:
     oldest, _ = await in_db_thread(lambda: (add_route(name), add_route(name)))
     assert (await route(caller, name)).upstream.id == oldest
 
@@ -316,7 +318,7 @@ async def test_the_upstream_may_use_another_model_name(database: None, caller: C
     assert (found.model, found.upstream_model, found.upstream.api_key) == (name, "gpt", "k")
 
 
-async def test_the_wildcard_is_not_a_model_name(database: None, caller: Caller) -> None:
+async def test_the_wildcard_cannot_be_requested(database: None, caller: Caller) -> None:
     await in_db_thread(lambda: add_route("*", caller.team))
     with pytest.raises(ModelNotFound):
         await route(caller, "*")

@@ -38,7 +38,7 @@ def test_a_key_that_expires_within_14_days_is_reported_once(caller: Caller) -> N
     assert f"/admin/tenants/apikey/{key.pk}/change/" in mail.text
 
 
-def test_a_key_whose_expiry_was_moved_is_reported_again(caller: Caller) -> None:
+def test_a_key_with_a_changed_expiry_is_reported_again(caller: Caller) -> None:
     add_person(caller)
     key = add_key(caller, 10)
     notify_of_expiring_keys()
@@ -48,7 +48,7 @@ def test_a_key_whose_expiry_was_moved_is_reported_again(caller: Caller) -> None:
     assert len(mails_of(caller)) == 2
 
 
-def test_keys_that_nobody_needs_to_replace_are_not_reported(caller: Caller) -> None:
+def test_revoked_disabled_and_short_lived_keys_are_not_reported(caller: Caller) -> None:
     add_person(caller)
     services.revoke_key(key=add_key(caller, 10))
     services.enable_key(key=add_key(caller, 10), enabled=False)

@@ -68,7 +68,7 @@ def test_teams_take_turns_with_their_oldest_file_first(rolled_back: None, make_c
     assert set(leased.values_list("pk", flat=True)) == set(first[:2])
 
 
-def test_a_heavier_team_has_more_of_its_files_in_work(rolled_back: None, make_caller: MakeCaller) -> None:
+def test_a_team_with_a_higher_weight_gets_more_files_processed(rolled_back: None, make_caller: MakeCaller) -> None:
     heavy, light = make_caller(), make_caller()
     Team.objects.filter(pk=heavy.team.pk).update(weight=2)
     add_files(heavy, 6)

@@ -113,7 +113,7 @@ def log_numbers(run: Running) -> list[int]:
     return [event["sequence_number"] for event in log_of(run.begun)]
 
 
-async def test_following_from_a_later_number_waits_for_it(caller: Caller, principal: Principal) -> None:
+async def test_following_from_a_later_number_waits_for_its_event(caller: Caller, principal: Principal) -> None:
     async with running_response(caller) as run:
         beyond = asyncio.create_task(follow_to_end(principal, run, after=6))
         far_beyond = asyncio.create_task(follow_to_end(principal, run, after=999))
@@ -125,7 +125,7 @@ async def test_following_from_a_later_number_waits_for_it(caller: Caller, princi
 
 
 @pytest.mark.slow
-async def test_an_unfollowed_run_stores_its_deltas_together(caller: Caller, principal: Principal) -> None:
+async def test_a_run_without_followers_stores_its_deltas_together(caller: Caller, principal: Principal) -> None:
     async with running_response(caller, gates=DELTAS) as run:
         for gate in run.gates:
             gate.set()
@@ -163,7 +163,7 @@ async def test_a_follower_of_a_new_response_begins_with_its_first_events(
 
 
 @pytest.mark.parametrize("background", [True, False])
-async def test_a_follower_of_a_run_that_is_under_way_receives_each_delta_soon(
+async def test_a_follower_of_a_running_response_receives_each_delta_soon(
     caller: Caller, principal: Principal, *, background: bool
 ) -> None:
     async with running_response(caller, gates=3, background=background) as run:
@@ -219,7 +219,7 @@ def delete(run: Running) -> None:
 
 
 @pytest.mark.slow
-async def test_without_redis_followers_get_everything_and_cancelled_runs_stop(
+async def test_followers_and_cancellation_work_without_redis(
     caller: Caller, principal: Principal, settings: Settings
 ) -> None:
     settings.REDIS_URL = "redis://127.0.0.1:1/0"

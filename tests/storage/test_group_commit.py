@@ -137,7 +137,7 @@ async def test_a_lost_connection_is_replaced(database: None, caller: Caller) -> 
 
 
 @pytest.mark.parametrize("waits_forever", [False, True])
-async def test_an_unavailable_database_is_awaited_up_to_the_limit(*, waits_forever: bool) -> None:
+async def test_an_unavailable_database_is_retried_up_to_the_limit(*, waits_forever: bool) -> None:
     tries = list[int]()
 
     def apply(changes: Sequence[str]) -> list[Exception | None]:
@@ -162,7 +162,7 @@ def terminate(name: str) -> None:
         assert cursor.fetchone() == (True,)
 
 
-async def test_the_change_of_a_large_request_does_not_share_a_group(database: None, caller: Caller) -> None:
+async def test_a_large_change_is_committed_in_its_own_group(database: None, caller: Caller) -> None:
     begun, (_, created) = await abegin(caller), prepare(caller)
     locked, done = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
@@ -184,7 +184,7 @@ async def test_the_change_of_a_large_request_does_not_share_a_group(database: No
 
 
 @pytest.mark.parametrize("is_worker", [True, False])
-async def test_a_group_beyond_the_time_of_a_statement_is_divided(
+async def test_a_group_that_exceeds_the_statement_timeout_is_divided(
     database: None, caller: Caller, *, is_worker: bool
 ) -> None:
     runs = [await abegin(caller) for _ in range(16)]
@@ -198,7 +198,7 @@ async def test_a_group_beyond_the_time_of_a_statement_is_divided(
 
 @pytest.mark.nightly
 @pytest.mark.slow
-async def test_a_change_beyond_the_time_of_a_statement_fails_alone(database: None, caller: Caller) -> None:
+async def test_a_change_that_exceeds_the_statement_timeout_fails_alone(database: None, caller: Caller) -> None:
     large, *runs = [await abegin(caller) for _ in range(4)]
     commit = GroupCommit(lambda: LimitedWriter(rows=4))
     commit.wait_forever()
@@ -270,7 +270,7 @@ async def test_each_change_gets_its_own_outcome() -> None:
     assert [str(outcome) for outcome in outcomes] == ["None", "'B'", "None", "'D'"]
 
 
-async def test_a_cancelled_waiter_does_not_affect_others() -> None:
+async def test_a_cancelled_caller_does_not_affect_others() -> None:
     commit: GroupCommit[str] = GroupCommit(lambda: Scripted(lambda changes: [None] * len(changes)))
     gone, waiting = commit.submit("a"), commit.submit("b")
     gone.cancel()

@@ -95,7 +95,9 @@ async def test_a_run_that_lost_its_lease_stops_within_a_renewal(
     assert (await in_db_thread(lambda: response_of(begun))).status == status
 
 
-async def test_a_run_leaves_its_lease_to_a_new_owner(database: None, caller: Caller, short_leases: None) -> None:
+async def test_a_run_does_not_renew_the_lease_of_a_new_owner(
+    database: None, caller: Caller, short_leases: None
+) -> None:
     begun, live, _, gate = await hanging_run(caller)
     until_then = lease_until() + timedelta(hours=1)
     await in_db_thread(lambda: change_row(begun, lease_owner="another:1", lease_token=2, lease_until=until_then))
@@ -106,7 +108,9 @@ async def test_a_run_leaves_its_lease_to_a_new_owner(database: None, caller: Cal
 
 
 @pytest.mark.slow
-async def test_a_process_ends_no_run_that_it_takes_for_lost(database: None, caller: Caller, short_leases: None) -> None:
+async def test_a_process_does_not_end_a_run_that_it_considers_lost(
+    database: None, caller: Caller, short_leases: None
+) -> None:
     begun, live, model, _ = await hanging_run(caller)
     await in_db_thread(lambda: change_row(begun, lease_owner="another:1"))
     assert (await live.finished()).ending.status == "failed"
@@ -195,7 +199,7 @@ async def test_a_run_without_its_client_ends_after_the_grace_period(
     assert (await live.finished()).ending.status == ("cancelled" if ends else "completed")
 
 
-async def test_an_orderly_shutdown_ends_every_run(database: None, caller: Caller) -> None:
+async def test_a_graceful_shutdown_ends_every_run(database: None, caller: Caller) -> None:
     runs = [await hanging_run(caller) for _ in range(2)]
     await cancel_all()
     rows = await in_db_thread(lambda: [response_of(begun) for begun, *_ in runs])
@@ -237,7 +241,7 @@ def renew_often(response_ids: list[str]) -> None:
         connection.close()
 
 
-def test_a_forked_process_has_a_name_of_its_own() -> None:
+def test_a_forked_process_has_its_own_name() -> None:
     reader, writer = os.pipe()
     if not (child := os.fork()):
         os.write(writer, process_name().encode())

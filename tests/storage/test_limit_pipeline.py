@@ -29,7 +29,7 @@ def test_each_call_gets_its_own_reply(database: None) -> None:
     run(test)
 
 
-def test_kinds_of_replies(database: None) -> None:
+def test_every_kind_of_reply_is_parsed(database: None) -> None:
     async def test(pipeline: Pipeline) -> None:
         assert await pipeline.call(b"PING") == b"PONG"
         assert await pipeline.call(b"DEL", b"unknown") == 0
@@ -77,7 +77,7 @@ async def silent_server() -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
 
 
-def test_a_silent_server_is_given_up(database: None) -> None:
+def test_a_silent_server_is_abandoned(database: None) -> None:
     async def main() -> None:
         async with silent_server() as port:
             pipeline = Pipeline({"host": "127.0.0.1", "port": port}, seconds=0.2)
@@ -87,7 +87,7 @@ def test_a_silent_server_is_given_up(database: None) -> None:
     asyncio.run(main())
 
 
-def test_an_unreachable_server_is_told(database: None) -> None:
+def test_an_unreachable_server_is_reported(database: None) -> None:
     async def main() -> None:
         async with silent_server() as port:
             pass

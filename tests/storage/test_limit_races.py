@@ -35,7 +35,7 @@ seeded = settings(
 
 
 @pytest.mark.slow
-def test_the_script_agrees_with_gcra_of_throttled_py(database: None) -> None:
+def test_the_script_agrees_with_the_gcra_of_throttled_py(database: None) -> None:
     agreement = compare(script.client(), sequences=1_500, seed=random.Random(5).randrange(100), seconds=25)
     assert agreement.wrong == []
     assert agreement.refused > agreement.sequences
@@ -232,7 +232,7 @@ def test_no_limit_is_exceeded_whenever_redis_is_wiped(database: None, make_calle
 @pytest.mark.slow
 @seeded
 @given(steps=STEPS)
-def test_redis_agrees_with_postgresql_when_everything_is_settled(
+def test_redis_agrees_with_postgresql_after_all_settlements(
     database: None, make_caller: MakeCaller, steps: Any
 ) -> None:
     simulation = Simulation(make_caller(), rebuild_ms=5_000)
@@ -300,7 +300,7 @@ def test_spending_of_the_old_period_does_not_count_in_the_new_one(database: None
     assert budget.reserve("b", 100, midnight) == "ok"
 
 
-def test_spending_that_a_fast_clock_has_recorded_in_the_next_period_counts(database: None) -> None:
+def test_spending_recorded_by_a_fast_clock_in_the_next_period_counts(database: None) -> None:
     budget, midnight = DailyBudget(), DailyBudget.first + DailyBudget.day
     assert budget.reserve("a", 80, midnight - 10) == "ok"
     budget.settle("a", 80, midnight + 1)

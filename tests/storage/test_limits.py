@@ -107,7 +107,7 @@ def test_a_key_without_limits_reserves_nothing(database: None, caller: Caller) -
     assert not list(script.client().scan_iter(f"{{{caller.team.pk}}}*"))
 
 
-def test_requests_per_minute_are_limited_and_told(database: None, caller: Caller) -> None:
+def test_requests_per_minute_are_limited_and_reported_in_headers(database: None, caller: Caller) -> None:
     limit(caller, requests_per_minute=2)
     first = reserve(caller)
     assert (first.headers["x-ratelimit-limit-requests"], first.headers["x-ratelimit-remaining-requests"]) == ("2", "1")
@@ -120,7 +120,7 @@ def test_requests_per_minute_are_limited_and_told(database: None, caller: Caller
     assert refused.value.headers["x-ratelimit-remaining-requests"] == "0"
 
 
-def test_the_lowest_limit_wins(database: None, caller: Caller) -> None:
+def test_the_lowest_limit_applies(database: None, caller: Caller) -> None:
     limit(caller, of="team", requests_per_minute=1)
     limit(caller, requests_per_minute=100)
     assert reserve(caller).headers["x-ratelimit-limit-requests"] == "1"
@@ -138,7 +138,7 @@ def test_each_end_user_has_its_own_limit(database: None, caller: Caller) -> None
             reserve(caller, call(end_user=user))
 
 
-def test_nothing_is_taken_if_any_limit_refuses(database: None, caller: Caller) -> None:
+def test_nothing_is_reserved_if_any_limit_refuses(database: None, caller: Caller) -> None:
     limit(caller, requests_per_minute=10, concurrent_runs=1)
     grant = reserve(caller)
     for _ in range(3):
@@ -156,7 +156,7 @@ def test_the_first_request_of_an_empty_window_is_never_refused_by_an_estimate(da
     assert reserve(caller, call(60, input_tokens=9)).headers["x-ratelimit-remaining-tokens"] in {"1", "2"}
 
 
-def test_a_request_that_can_never_fit_is_told_so(database: None, caller: Caller) -> None:
+def test_a_request_larger_than_the_limit_gets_its_own_error(database: None, caller: Caller) -> None:
     limit(caller, tokens_per_minute=100, max_output_tokens=50)
     with pytest.raises(
         RequestTooLargeForLimit, match="output tokens of your API key: limit 50, requested 51"
@@ -175,7 +175,7 @@ def test_tokens_used_beyond_the_estimate_become_debt(database: None, caller: Cal
         reserve(caller, call(100))
 
 
-def test_a_budget_is_not_exceeded_by_a_unit(database: None, caller: Caller) -> None:
+def test_a_budget_is_not_exceeded_by_one_unit(database: None, caller: Caller) -> None:
     limit(caller, budget="0.001")
     first = reserve(caller, call(600))
     assert store(first)
@@ -194,7 +194,7 @@ def test_a_budget_is_not_exceeded_by_a_unit(database: None, caller: Caller) -> N
     assert store(reserve(caller, call(100)))
 
 
-def test_an_unstated_maximum_is_lowered_to_what_the_budget_covers(database: None, caller: Caller) -> None:
+def test_an_unset_output_limit_is_derived_from_the_budget(database: None, caller: Caller) -> None:
     limit(caller, budget="0.0001")
     grant = reserve(caller, call(input_tokens=40))
     assert (grant.max_output_tokens, grant.amount) == (60, Decimal("0.0001"))
@@ -235,7 +235,7 @@ def test_reservations_and_spending_survive_the_loss_of_redis(database: None, cal
         reserve(caller, call(0, cost=None))
 
 
-def test_a_reservation_that_redis_lost_before_it_was_stored_is_not_stored(database: None, caller: Caller) -> None:
+def test_a_reservation_lost_by_redis_is_not_stored(database: None, caller: Caller) -> None:
     limit(caller, concurrent_runs=1, requests_per_minute=60)
     lost = reserve(caller)
     wipe(caller)
@@ -275,7 +275,7 @@ def test_a_settlement_after_a_rebuild_that_has_counted_it_is_ignored(database: N
     assert (budget.spent, budget.reserved) == (Decimal("0.0004"), Decimal(0))
 
 
-def test_a_settlement_that_is_committed_after_a_sweep_counts(database: None, caller: Caller) -> None:
+def test_a_settlement_committed_after_a_sweep_counts(database: None, caller: Caller) -> None:
     limit(caller, budget="0.001")
     grant = reserve(caller, call(600))
     assert store(grant)
@@ -296,7 +296,7 @@ def test_an_older_rebuild_does_not_replace_a_newer_one(database: None, caller: C
 
 
 @pytest.mark.slow
-def test_a_budget_that_is_added_later_counts_what_was_spent_before(database: None, caller: Caller) -> None:
+def test_a_budget_added_later_counts_earlier_spending(database: None, caller: Caller) -> None:
     limit(caller, concurrent_runs=5)
     grant = reserve(caller, call(600))
     assert store(grant)
@@ -309,7 +309,7 @@ def test_a_budget_that_is_added_later_counts_what_was_spent_before(database: Non
         reserve(caller, call(301))
 
 
-def test_many_processes_that_find_the_state_missing_agree(database: None, caller: Caller) -> None:
+def test_concurrent_rebuilds_of_missing_state_agree(database: None, caller: Caller) -> None:
     limit(caller, concurrent_runs=10, requests_per_minute=1000)
     caller_now = principal(caller)
 
@@ -374,7 +374,7 @@ def test_a_reservation_that_was_never_settled_is_swept(database: None, caller: C
     assert (budget.spent, budget.reserved) == (Decimal("0.0002"), Decimal(0))
 
 
-def test_stored_reservations_are_left_alone(database: None, caller: Caller) -> None:
+def test_stored_reservations_are_not_swept(database: None, caller: Caller) -> None:
     limit(caller, concurrent_runs=2)
     assert store(reserve(caller))
     age(caller)

@@ -131,7 +131,7 @@ async def test_a_listener_that_fails_does_not_end_the_connection(proxy: Proxy) -
         await until(lambda: received == [7])
 
 
-async def test_a_notifier_says_when_somebody_begins_to_listen() -> None:
+async def test_a_notifier_reports_a_new_listener() -> None:
     found = asyncio.Event()
     notifier = Notifier("begins", on_listener=found.set)
     notifier.notify()

@@ -77,7 +77,7 @@ def list_conversations(caller: Caller, page: PageRequest) -> list[str]:
 
 @pytest.mark.parametrize("order", list(Order))
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_walk_sees_each_row_once_although_times_are_equal(caller: Caller, seed: int, order: Order) -> None:
+def test_paging_lists_each_row_once_despite_equal_times(caller: Caller, seed: int, order: Order) -> None:
     chance = random.Random(seed)
     with scope.team(caller.team.pk):
         whole = add_conversations(caller, 30, chance)
@@ -88,7 +88,7 @@ def test_a_walk_sees_each_row_once_although_times_are_equal(caller: Caller, seed
             assert walk(read, order=order, limit=chance.randint(1, 9), back=back) == whole
 
 
-def test_rows_between_two_cursors_with_equal_times(caller: Caller) -> None:
+def test_after_and_before_work_with_equal_times(caller: Caller) -> None:
     with scope.team(caller.team.pk):
         whole = add_conversations(caller, 30, random.Random(1))
         page = PageRequest(order=Order.ASC, limit=100, after=whole[3], before=whole[20])
@@ -193,7 +193,7 @@ LISTS: dict[str, Callable[[Caller], Made]] = {
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_a_page_starts_at_its_cursor_in_an_index(caller: Caller, name: str) -> None:
+def test_a_page_is_read_from_an_index(caller: Caller, name: str) -> None:
     """The role and the policies of the plan are those of production."""
     read, rows, cursor = LISTS[name](caller)
     with scope.team(caller.team.pk), connection.cursor() as sql:

@@ -62,7 +62,7 @@ def test_set_price_replaces_prices_of_tokens_only(upstream: Upstream) -> None:
     assert model(upstream).prices().entries == (*PriceList.simple(input="1", output="2").entries, tool)
 
 
-def test_set_price_gives_a_name_of_the_wildcard_its_own_model(upstream: Upstream) -> None:
+def test_set_price_creates_a_model_for_a_name_of_the_wildcard(upstream: Upstream) -> None:
     wildcard = Model.objects.create(name="*", upstream=upstream, vision=False)
     run("set_price", "any-name", "--input", "1", "--output", "2", upstream=upstream)
     made = model(upstream, "any-name")
@@ -108,7 +108,7 @@ def test_update_prices_corrects_listed_prices_only(upstream: Upstream) -> None:
     assert model(upstream).prices().usual(Dimension.OUTPUT) == 8
 
 
-def test_update_prices_leaves_models_whose_prices_were_entered(upstream: Upstream) -> None:
+def test_update_prices_keeps_manually_entered_prices(upstream: Upstream) -> None:
     run("set_price", "gpt-5", "--input", "1", "--output", "2", upstream=upstream)
     update(upstream, "--apply")
     kept = [entry for entry in model(upstream).prices().entries if not is_listed(entry)]

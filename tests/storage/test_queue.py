@@ -117,7 +117,7 @@ def test_a_full_worker_still_claims_for_a_team_that_comes_late(rolled_back: None
     assert claimed_ids(4, **{many.team.pk: 4, late.team.pk: 2}) == []
 
 
-def test_a_heavier_team_gets_a_larger_share(rolled_back: None, make_caller: MakeCaller) -> None:
+def test_a_team_with_a_higher_weight_gets_a_larger_share(rolled_back: None, make_caller: MakeCaller) -> None:
     heavy, light = make_caller(), make_caller()
     Team.objects.filter(pk=heavy.team.pk).update(weight=3)
     add_queued(heavy, 10)
@@ -159,7 +159,7 @@ def test_only_unleased_responses_with_attempts_left_are_claimed(
     assert claimed_ids(4) == (queued if is_taken else [])
 
 
-def test_a_released_response_is_claimable_and_cost_no_attempt(rolled_back: None, caller: Caller) -> None:
+def test_a_released_response_is_claimable_and_does_not_count_as_an_attempt(rolled_back: None, caller: Caller) -> None:
     (response_id,) = add_queued(caller)
     claimed_ids(4)
     assert queue.release([response_id]) == 1

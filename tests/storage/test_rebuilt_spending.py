@@ -85,7 +85,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("number", range(sized(6, full=200)))
-def test_a_rebuild_reads_exactly_what_the_records_say(rollups: None, make_caller: MakeCaller, number: int) -> None:
+def test_a_rebuild_equals_the_sum_of_the_records(rollups: None, make_caller: MakeCaller, number: int) -> None:
     caller, chance = make_caller(), random.Random(f"{SEED}/{number}")
     zone = ZONES[number % len(ZONES)]
     budgets(caller, zone=zone)
@@ -116,7 +116,7 @@ def test_a_rebuild_reads_exactly_what_the_records_say(rollups: None, make_caller
     assert loaded(caller) == counted(caller, zone=zone)
 
 
-def test_a_late_record_is_counted_at_once_and_summed_by_the_next_rollup(rollups: None, caller: Caller) -> None:
+def test_a_late_record_counts_immediately_and_is_summed_by_the_next_rollup(rollups: None, caller: Caller) -> None:
     at = now() - timedelta(hours=30)
     insert(caller, record(caller, at))
     aggregate.roll_up(seconds=100)
@@ -131,7 +131,7 @@ def test_a_late_record_is_counted_at_once_and_summed_by_the_next_rollup(rollups:
         aggregate.roll_up(seconds=100)
 
 
-def test_a_late_record_waits_for_a_rollup_that_may_have_missed_it(rollups: None, caller: Caller) -> None:
+def test_a_late_record_waits_for_a_concurrent_rollup(rollups: None, caller: Caller) -> None:
     at = now() - timedelta(hours=30)
     insert(caller, record(caller, at))
     aggregate.roll_up(seconds=100)
@@ -156,7 +156,7 @@ def test_a_late_record_waits_for_a_rollup_that_may_have_missed_it(rollups: None,
         assert UnrolledRow.objects.filter(source="calls").count() == 1
 
 
-def test_a_rebuild_of_a_busy_team_reads_no_record_that_is_summed(rollups: None, caller: Caller) -> None:
+def test_a_rebuild_does_not_read_summed_records(rollups: None, caller: Caller) -> None:
     present = now()
     span: dict[str, Any] = {"since": present - timedelta(days=20), "until": present, "team": caller.team.pk}
     minutes = [20 + number for number in range(3000)]

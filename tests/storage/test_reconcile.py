@@ -66,7 +66,7 @@ def test_records_that_agree_with_the_invoice_have_no_differences(caller: Caller,
     assert (found["differences"], found["facts"]["records"], found["compared"]["invoice lines"]) == ([], 2, 1)
 
 
-def test_tokens_that_nothing_explains_are_unexplained(caller: Caller, tmp_path: Path) -> None:
+def test_tokens_without_records_are_unexplained(caller: Caller, tmp_path: Path) -> None:
     add(caller)
     found = reconciled(caller, "--invoice", csv_file(tmp_path, "2026-09-14,gpt,1,1001,200,100,0.0018"), exits=1)
     (difference,) = found["differences"]
@@ -81,14 +81,14 @@ def test_calls_with_estimated_usage_explain_other_tokens(caller: Caller, tmp_pat
     assert set(explanations(found).values()) == {"1 calls with estimated usage"}
 
 
-def test_estimates_do_not_explain_less_than_what_is_exact(caller: Caller, tmp_path: Path) -> None:
+def test_estimates_do_not_explain_missing_exact_usage(caller: Caller, tmp_path: Path) -> None:
     add(caller)
     add(caller, input_tokens=40, cached_tokens=0, output_tokens=0, cost=Decimal("0.00004"), prices=None, estimated=True)
     found = reconciled(caller, "--invoice", csv_file(tmp_path, "2026-09-14,gpt,2,900,200,100,0.0018"), exits=1)
     assert explanations(found)["input_tokens"] == ""
 
 
-def test_refused_requests_may_be_missing_in_the_invoice(caller: Caller, tmp_path: Path) -> None:
+def test_rejected_requests_may_be_missing_in_the_invoice(caller: Caller, tmp_path: Path) -> None:
     add(caller)
     add(caller, input_tokens=0, cached_tokens=0, output_tokens=0, cost=Decimal(0), prices=None, outcome="failed")
     found = reconciled(caller, "--invoice", csv_file(tmp_path, "2026-09-14,gpt,1,1000,200,100,0.0018"))
@@ -160,7 +160,7 @@ def test_a_response_must_show_the_sum_of_its_records(caller: Caller) -> None:
     assert {each["subject"] for each in found if "in progress" in each["explanation"]} == {running.pk}
 
 
-def test_a_cost_is_the_sum_of_its_price_entries_but_for_rounding(caller: Caller) -> None:
+def test_a_cost_is_the_rounded_sum_of_its_price_entries(caller: Caller) -> None:
     add(caller, cost=Decimal("0.0018"), prices=[{"cost": "0.00180000004"}])
     add(caller, cost=Decimal("0.0019"))
     found = [each for each in reconciled(caller, exits=1)["differences"] if each["part"] == "prices"]
@@ -180,7 +180,7 @@ def test_sums_are_compared_by_hour(rollups: None, caller: Caller) -> None:
 
 
 @pytest.mark.parametrize("content", ["date,model\nyesterday,gpt\n", "date,model,cost\n2026-09-14,gpt,much\n"])
-def test_a_file_that_is_no_invoice_is_an_error(caller: Caller, tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_not_an_invoice_is_an_error(caller: Caller, tmp_path: Path, content: str) -> None:
     path = tmp_path / "invoice.csv"
     path.write_text(content)
     with pytest.raises(CommandError, match="Line 2 cannot be read"):

@@ -148,7 +148,7 @@ async def test_deltas_of_a_lost_run_never_reach_the_log(database: None, caller: 
 
 
 @pytest.mark.slow
-async def test_the_last_deltas_of_a_lost_run_raise_nothing_after_its_stop(database: None, caller: Caller) -> None:
+async def test_late_deltas_of_a_stopped_run_raise_no_error(database: None, caller: Caller) -> None:
     begun, complaints = await abegin(caller), list[dict[str, Any]]()
     # HTTP clients that earlier tests left behind close themselves in this loop when they are collected, and fail.
     gc.collect()
@@ -239,7 +239,7 @@ async def test_a_result_without_its_item_is_stored(database: None, caller: Calle
     assert (row.status, row.ended_at, ToolResult.restored(row.result)) == ("returned", None, result)
 
 
-async def test_abandoned_calls_do_not_stay_pending(database: None, caller: Caller) -> None:
+async def test_abandoned_calls_are_not_pending(database: None, caller: Caller) -> None:
     begun = await abegin(caller)
     run = begun.run(ScriptedModel(calls(search="{}", read="{}")), ScriptedTools(search=["a page"], read=["text"]))
     async with aclosing(run.steps()) as steps:
@@ -253,7 +253,7 @@ async def test_abandoned_calls_do_not_stay_pending(database: None, caller: Calle
     assert all(call.ended_at for call in found)
 
 
-async def test_the_same_call_id_in_two_turns_is_two_calls(database: None, caller: Caller) -> None:
+async def test_the_same_call_id_in_two_turns_stands_for_two_calls(database: None, caller: Caller) -> None:
     begun = await abegin(caller)
     tools = ScriptedTools(search=["first", "second"])
     await record_all(begun, calls(search="{}"), calls(search="{}"), text("Hi"), tools=tools)
@@ -342,7 +342,7 @@ async def test_previews_are_one_short_line(database: None, caller: Caller) -> No
         ([chunk(content="Let me look."), *calls(look='{"at": 1}')], "Let me look."),
     ],
 )
-async def test_a_preview_prefers_the_message(
+async def test_a_preview_shows_the_message_if_there_is_one(
     database: None, caller: Caller, pieces: list[Chunk], expected: str
 ) -> None:
     tool = {"type": "function", "name": "look", "parameters": {}, "strict": False}

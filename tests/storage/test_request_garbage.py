@@ -74,7 +74,7 @@ async def check(send: Callable[[], Any], *, status: int) -> None:
 
 
 @pytest.mark.slow
-async def test_a_refused_request_leaves_no_cycles(caller: Caller) -> None:
+async def test_a_request_without_a_key_leaves_no_reference_cycles(caller: Caller) -> None:
     await check(
         lambda: answer(caller, "POST", "/v1/responses", b"{}", **{REJECTED: Overloaded("Try again.")}), status=503
     )
@@ -84,19 +84,19 @@ async def test_a_refused_request_leaves_no_cycles(caller: Caller) -> None:
 @pytest.mark.parametrize(
     ("path", "status"), [("/v1/responses", 200), ("/v1/models", 200), ("/v1/responses/resp_unknown", 404)]
 )
-async def test_a_view_leaves_no_cycles(caller: Caller, path: str, status: int) -> None:
+async def test_a_view_leaves_no_reference_cycles(caller: Caller, path: str, status: int) -> None:
     await check(lambda: answer(caller, "GET", path), status=status)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("body", [b"{", b"{}", b'{"model":"unknown","input":3}'])
-async def test_a_rejected_request_leaves_no_cycles(caller: Caller, body: bytes) -> None:
+async def test_a_rejected_request_leaves_no_reference_cycles(caller: Caller, body: bytes) -> None:
     await check(lambda: answer(caller, "POST", "/v1/responses", body), status=400)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_response_leaves_no_cycles(caller: Caller, script: Script, streamed: bool) -> None:
+async def test_a_response_leaves_no_reference_cycles(caller: Caller, script: Script, streamed: bool) -> None:
     async def create() -> int:
         script.say("Hello")
         body = {"model": script.model, "input": "Hi", "stream": streamed}

@@ -37,9 +37,7 @@ def recorded_modules() -> Iterator[set[str]]:
         threading.setprofile(None)
 
 
-async def test_a_plain_request_passes_through_few_modules_on_its_way_to_the_store(
-    caller: Caller, script: Script
-) -> None:
+async def test_a_plain_request_visits_few_modules_before_its_commit(caller: Caller, script: Script) -> None:
     principal = await authenticate(f"Bearer {caller.secret}")
 
     async def queue() -> set[str]:

@@ -49,18 +49,18 @@ def stored(caller: Caller) -> int:
         return Reservation.objects.filter(team=caller.team).count()
 
 
-def test_a_reservation_of_the_current_state_is_stored(caller: Caller, epoch: int) -> None:
+def test_a_reservation_from_the_current_limit_state_is_stored(caller: Caller, epoch: int) -> None:
     assert store.apply([reserving(caller, epoch=epoch)]) == [None]
     assert stored(caller) == 1
 
 
-def test_a_reservation_of_a_lost_state_is_not_stored(caller: Caller, epoch: int) -> None:
+def test_a_reservation_from_lost_limit_state_is_not_stored(caller: Caller, epoch: int) -> None:
     (lost,) = store.apply([reserving(caller, epoch=epoch - 1)])
     assert isinstance(lost, ReservationLost)
     assert stored(caller) == 0
 
 
-def test_a_team_without_any_state_stores_none(caller: Caller) -> None:
+def test_a_team_without_limit_state_stores_no_reservation(caller: Caller) -> None:
     (lost,) = store.apply([reserving(caller, epoch=1)])
     assert isinstance(lost, ReservationLost)
 

@@ -194,7 +194,7 @@ ALL_STEPS = len(asyncio.run(play(*turns(""), hosted=ScriptedTools(search=["a"], 
 
 @pytest.mark.parametrize("deltas", ["stored", "lost"])
 @pytest.mark.parametrize("cut", range(ALL_STEPS))
-async def test_a_run_resumed_after_any_step_ends_the_same(
+async def test_a_run_resumed_after_any_step_has_the_same_result(
     database: None, caller: Caller, cut: int, deltas: str
 ) -> None:
     execution = await new_execution(caller, deltas)

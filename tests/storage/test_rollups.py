@@ -71,7 +71,7 @@ def end(response: Response, **columns: Any) -> None:
         Response.objects.filter(pk=response.pk).update(**ending)
 
 
-def test_closed_hours_are_read_from_sums_and_the_rest_from_rows(rollups: None, caller: Caller) -> None:
+def test_complete_hours_are_read_from_sums_and_the_rest_from_rows(rollups: None, caller: Caller) -> None:
     add_response(caller, created_at=past_hour(5), input_tokens=10)
     add_response(caller, input_tokens=1)
     roll_up()
@@ -132,7 +132,7 @@ def test_the_first_minutes_of_an_hour_are_summed_before_it_ends(rollups: None, c
     assert total(caller, "input_tokens") == 110
 
 
-def test_the_sums_of_parts_are_merged_when_their_hour_ends(rollups: None, caller: Caller) -> None:
+def test_partial_sums_are_merged_when_their_hour_ends(rollups: None, caller: Caller) -> None:
     hour, minute = hour_of(past_hour(4)), timedelta(minutes=1)
     # Where the day of a time zone begins within the hour, two sums remain.
     while any(minutes // 60 == hour.hour for minutes in MIDNIGHTS):
@@ -158,9 +158,7 @@ def test_the_sums_of_parts_are_merged_when_their_hour_ends(rollups: None, caller
     assert sums(caller, **question) == parts
 
 
-def test_a_row_that_was_committed_after_its_part_was_summed_is_counted_when_the_hour_ends(
-    rollups: None, caller: Caller
-) -> None:
+def test_a_row_committed_after_its_partial_sum_is_counted_when_the_hour_ends(rollups: None, caller: Caller) -> None:
     hour, minute = hour_of(past_hour(4)), timedelta(minutes=1)
     add_response(caller, created_at=hour + minute)
     roll_up(at=hour + 11 * minute)
@@ -188,7 +186,7 @@ def test_a_deleted_running_response_is_never_summed(rollups: None, caller: Calle
     assert total(caller) == 0
 
 
-def test_a_concurrent_rollup_is_left_alone(rollups: None, caller: Caller) -> None:
+def test_a_concurrent_rollup_is_not_disturbed(rollups: None, caller: Caller) -> None:
     add_response(caller, created_at=past_hour(5))
     other = connection.copy()
     with closing(other), other.cursor() as cursor:
@@ -206,7 +204,7 @@ def test_a_rollup_works_in_bounded_steps(rollups: None, caller: Caller) -> None:
     assert total(caller) == 2
 
 
-def test_a_round_continues_while_one_of_several_sources_has_more_rows(rollups: None, caller: Caller) -> None:
+def test_a_rollup_continues_while_any_source_has_more_rows(rollups: None, caller: Caller) -> None:
     add_response(caller, created_at=past_hour(40))
     roll_up()
     # Rows that no longer exist are treated like ended ones.

@@ -144,7 +144,7 @@ def rows(teams: tuple[Team, Team], model: Model) -> tuple[models.Model, models.M
 # -- the policies of each table ----------------------------------------------------------------------------------------
 
 
-def test_every_table_has_a_team_or_belongs_to_the_operator(database: None) -> None:
+def test_every_table_has_a_team_column_or_is_listed_as_global(database: None) -> None:
     ours = {model._meta.db_table for model in apps.get_models() if model._meta.app_label in APPS}
     assert ours - {model._meta.db_table for model in MODELS} == GLOBAL
     assert {model._meta.db_table for model in MODELS} == tenant_tables() - partitions()

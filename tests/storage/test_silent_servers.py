@@ -33,7 +33,7 @@ def silent(request: pytest.FixtureRequest) -> Iterator[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("alias", rest_at_night(["default", "owner"], first=1))
-def test_a_connection_to_a_silent_database_is_given_up(database: None, silent: int, alias: str) -> None:
+def test_a_connection_attempt_to_a_silent_database_times_out(database: None, silent: int, alias: str) -> None:
     began = machine_time()
     with pytest.raises(psycopg.OperationalError):
         psycopg.connect(database_conninfo(alias), host="127.0.0.1", port=silent)
@@ -56,7 +56,7 @@ def test_the_readiness_check_does_not_wait_for_a_silent_redis(settings: Settings
     assert machine_time() - began < 15
 
 
-def test_the_server_that_worked_is_tried_first(database: None, silent: int) -> None:
+def test_the_last_working_server_is_tried_first(database: None, silent: int) -> None:
     with psycopg.connect(database_conninfo()) as connection:
         host, port = connection.info.host, connection.info.port
     both = {"host": f"127.0.0.1,{host}", "port": f"{silent},{port}", "connect_timeout": 2}

@@ -95,7 +95,7 @@ def test_a_clock_that_was_set_forward_ends_no_lease(database: None, caller: Call
 
 
 @pytest.mark.slow
-def test_a_lease_by_a_clock_that_was_set_back_has_not_expired(database: None, caller: Caller) -> None:
+def test_a_clock_that_was_set_back_expires_no_lease(database: None, caller: Caller) -> None:
     alive, dead = begin(caller), a_dead_run(caller)
     # The process that leases the run knows the time already; this one learned the old time longer ago than a lease.
     with clock_set_forward(), override_settings(LEASE_SECONDS=0):
@@ -151,7 +151,7 @@ def sweep_in_a_thread() -> int:
         connection.close()
 
 
-def test_a_swept_run_that_is_still_alive_writes_nothing(database: None, caller: Caller) -> None:
+def test_a_swept_run_that_still_executes_writes_nothing(database: None, caller: Caller) -> None:
     begun = begin(caller)
     delta, *rest = first_steps(begun, 3, [chunk(content="Hel"), chunk(content="lo"), chunk(finish="stop")])
     record(begun, [delta])
@@ -279,7 +279,7 @@ def test_the_log_of_a_running_response_is_never_dropped(database: None, caller: 
 
 
 @pytest.mark.slow
-def test_one_call_drops_what_500_responses_per_second_write_until_the_next(database: None, caller: Caller) -> None:
+def test_one_call_drops_the_logs_of_500_responses_per_second(database: None, caller: Caller) -> None:
     seconds = settings.CELERY_BEAT_SCHEDULE["drop-old-logs"]["schedule"]
     assert isinstance(seconds, float)
     # Two batches for each response.
@@ -291,7 +291,7 @@ def test_one_call_drops_what_500_responses_per_second_write_until_the_next(datab
 
 
 @pytest.mark.slow
-def test_a_call_that_runs_out_of_time_is_continued_by_the_next(database: None, make_caller: MakeCaller) -> None:
+def test_the_next_call_continues_a_call_that_ran_out_of_time(database: None, make_caller: MakeCaller) -> None:
     patient, hasty = make_caller(), make_caller()
     with scope.team(patient.team.pk):
         patient.team.log_retention_hours = 1000

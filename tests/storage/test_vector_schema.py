@@ -73,7 +73,7 @@ def test_the_vector_index_finds_nearly_the_same_passages_as_a_full_scan(caller: 
         assert len({*found} & {*expected}) >= 8
 
 
-def test_passages_unlike_the_query_are_ranked_too(caller: Caller) -> None:
+def test_dissimilar_passages_are_ranked_too(caller: Caller) -> None:
     unlike = [[-number / 10, (1 - number**2 / 100) ** 0.5, *[0.0] * 254] for number in (7, 3, 9, 1, 5)]
     with scope.team(caller.team.pk):
         entry = add_file(caller, unlike)

@@ -45,7 +45,7 @@ def upstream(database: None) -> Upstream:
     return Upstream.objects.get(name=name)
 
 
-def test_a_queued_run_is_loaded_as_queued(caller: Caller, upstream: Upstream) -> None:
+def test_a_queued_run_is_loaded_with_its_request(caller: Caller, upstream: Upstream) -> None:
     begun, one = claimed(caller, upstream)
     taken = worker._load(one)
     assert taken is not None
@@ -87,7 +87,7 @@ def test_a_key_that_expired_in_the_queue_does_not_fail_the_run(caller: Caller, u
         {"status": Status.COMPLETED, "ended_at": now(), "completed_at": now()},
     ],
 )
-def test_a_run_claimed_or_ended_by_another_process_is_left_alone(
+def test_a_run_claimed_or_ended_by_another_process_is_not_started(
     caller: Caller, upstream: Upstream, columns: dict[str, Any]
 ) -> None:
     """Its upstream is deleted, so that a worker that wrongly considers the run its own would end it."""
@@ -99,7 +99,7 @@ def test_a_run_claimed_or_ended_by_another_process_is_left_alone(
     assert body_of(begun)["status"] == columns.get("status", Status.QUEUED)
 
 
-def test_queued_runs_are_read_together(caller: Caller, upstream: Upstream) -> None:
+def test_queued_runs_are_loaded_together(caller: Caller, upstream: Upstream) -> None:
     claims = [claimed(caller, upstream)[1] for _ in range(5)]
     with CaptureQueriesContext(connection) as one:
         resume.read_queued(claims[:1])
@@ -120,9 +120,7 @@ def test_the_number_of_queries_does_not_grow_with_the_teams(make_caller: MakeCal
     assert len(queries) == 0
 
 
-def test_runs_that_are_looked_up_together_find_what_each_would_find_alone(
-    make_caller: MakeCaller, upstream: Upstream
-) -> None:
+def test_runs_loaded_together_equal_runs_loaded_alone(make_caller: MakeCaller, upstream: Upstream) -> None:
     allowed, refused, revoked = make_caller(), make_caller(), make_caller()
     models = Model.objects.filter(upstream=upstream)
     with scope.every_team():
@@ -171,7 +169,7 @@ def route_of(caller: Caller, upstream: Upstream) -> directory.Route:
     "request_",
     [{}, {"instructions": "Be brief."}, {"input": [{"role": "user", "content": "A"}] * 3}],
 )
-def test_a_queued_run_is_the_same_as_a_resumed_one(
+def test_a_queued_run_is_assembled_like_a_resumed_one(
     caller: Caller, upstream: Upstream, request_: dict[str, Any]
 ) -> None:
     begun, one = claimed(caller, upstream, **request_)
@@ -190,7 +188,7 @@ def test_a_queued_run_is_the_same_as_a_resumed_one(
 @pytest.mark.parametrize(
     "columns", [{"lease_token": 2}, {"status": Status.IN_PROGRESS}, {"status": Status.CANCELLED, "ended_at": now()}]
 )
-def test_runs_that_have_begun_or_were_lost_are_not_read_as_queued(
+def test_started_and_lost_runs_are_not_loaded_as_queued(
     caller: Caller, upstream: Upstream, columns: dict[str, Any]
 ) -> None:
     _, one = claimed(caller, upstream)
@@ -199,7 +197,7 @@ def test_runs_that_have_begun_or_were_lost_are_not_read_as_queued(
     assert resume.read_queued([one]) == {}
 
 
-def test_runs_of_a_dead_process_are_not_read_as_queued(caller: Caller, upstream: Upstream) -> None:
+def test_runs_of_a_dead_process_are_not_loaded_as_queued(caller: Caller, upstream: Upstream) -> None:
     _, one = claimed(caller, upstream)
     assert resume.read_queued([replace(one, has_expired=True)]) == {}
 

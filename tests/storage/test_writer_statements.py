@@ -56,7 +56,7 @@ def batch(begun: Begun, number: int) -> Change:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_every_column_without_a_default_must_be_given(table: type[models.Model]) -> None:
+def test_a_missing_column_without_a_default_is_refused(table: type[models.Model]) -> None:
     with pytest.raises(TypeError, match="team_id"):
         new_row(table)
 
@@ -122,7 +122,7 @@ def test_prepared_statements_find_rows_by_their_key(database: None, caller: Call
 # -- poolers -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_pooler_that_loses_prepared_statements_only_costs_speed(
+async def test_a_pooler_may_lose_prepared_statements(
     database: None, caller: Caller, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun = await abegin(caller)

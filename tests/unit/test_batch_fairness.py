@@ -24,6 +24,6 @@ def test_a_team_with_many_batches_leaves_half_of_the_slots_to_another() -> None:
     assert (counts["b1"], sum(counts.values())) == (10, 20)
 
 
-def test_a_heavier_team_gets_more_lines() -> None:
+def test_a_team_with_a_higher_weight_gets_more_lines() -> None:
     loads = [BatchLoad(batch_id="a1", team_id="a", running=0, weight=3), load("b1", "b")]
     assert allot(loads, slots=8, batch_limit=32) == {"a1": 6, "b1": 2}

@@ -36,7 +36,7 @@ WHOLE = Stored(
 )
 
 
-def test_a_complete_log_has_no_faults() -> None:
+def test_a_complete_log_has_no_defects() -> None:
     assert list(log_faults(WHOLE)) == []
 
 
@@ -53,7 +53,7 @@ def test_a_complete_log_has_no_faults() -> None:
     ],
     ids=["gap", "duplicate", "opened twice", "ended twice", "no end", "item closed twice", "nothing"],
 )
-def test_faults_in_a_log_are_reported(batches: list[Batch]) -> None:
+def test_defects_of_a_log_are_reported(batches: list[Batch]) -> None:
     assert list(log_faults(replace(WHOLE, batches=batches)))
 
 

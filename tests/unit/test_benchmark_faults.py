@@ -28,12 +28,12 @@ FIRST, SECOND = answer_to("t1.7.1"), answer_to("t1.7.2")
 
 
 @pytest.mark.parametrize(("began", "ended"), [(99, 101), (101, 102), (90, 200), (104 + RECOVERY_SECONDS - 1, 200)])
-def test_a_request_that_overlaps_a_fault_or_its_recovery_is_hit(began: float, ended: float) -> None:
+def test_a_request_that_overlaps_a_fault_or_its_recovery_is_affected(began: float, ended: float) -> None:
     assert WINDOW.hits(began, ended)
 
 
 @pytest.mark.parametrize(("began", "ended"), [(90, 100), (104 + RECOVERY_SECONDS, 200)])
-def test_a_request_before_or_after_a_fault_is_not_hit(began: float, ended: float) -> None:
+def test_a_request_before_or_after_a_fault_is_not_affected(began: float, ended: float) -> None:
     assert not WINDOW.hits(began, ended)
 
 
@@ -55,7 +55,7 @@ def test_the_last_failure_after_a_fault_is_reported() -> None:
     ],
     ids=["first", "third", "repeated"],
 )
-def test_a_complete_history_has_no_faults(messages: list[dict[str, Any]]) -> None:
+def test_a_complete_history_has_no_defects(messages: list[dict[str, Any]]) -> None:
     assert faults_of(messages) == []
 
 
@@ -74,7 +74,7 @@ def test_a_wrong_history_is_reported(messages: list[dict[str, Any]]) -> None:
     assert faults_of(messages)
 
 
-def test_an_interrupted_answer_may_stay_before_the_whole_one() -> None:
+def test_an_interrupted_answer_may_precede_the_complete_one() -> None:
     check_output("t1.7.1", [message(FIRST[:10]), message(FIRST)])
 
 

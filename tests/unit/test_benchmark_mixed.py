@@ -51,7 +51,7 @@ def child() -> Any:
     process.wait()
 
 
-def test_memory_is_sampled_beside_a_process_that_is_gone(child: "subprocess.Popen[bytes]") -> None:
+def test_memory_is_sampled_despite_an_ended_process(child: "subprocess.Popen[bytes]") -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     assert not psutil.pid_exists(gone.pid)
@@ -73,7 +73,7 @@ def test_latencies_without_a_sample_are_a_dash() -> None:
     )
 
 
-def test_the_rise_beside_idle_connections_is_missed_without_an_answer() -> None:
+def test_the_increase_beside_idle_connections_needs_an_answer() -> None:
     side = {"failed": 0, "total_ms": None}
     run = {"connections": 10, "closed": 0, "kb_per_connection": 1.0, "beside": side, "without": side}
     assert [floor.name for floor in idle_connections.floors(run) if not floor.holds] == [

@@ -53,7 +53,7 @@ def missed(results: Results) -> list[str]:
     return [floor.name for floor in floors(results=results, counts=[], turns=FULL.turns, speed=True) if not floor.holds]
 
 
-def test_a_twelfth_of_the_proxys_rate_at_14_times_its_cost_passes() -> None:
+def test_a_platform_within_the_limits_of_the_report_passes() -> None:
     assert missed(streams(proxy=measured(per_second=1200), platform=measured(per_second=100, cpu_ms=14))) == []
 
 
@@ -68,7 +68,7 @@ def test_a_single_failed_request_fails_even_a_smoke_run() -> None:
     assert [floor.figure for floor in judged if not floor.holds] == [1]
 
 
-def test_a_figure_that_was_not_measured_fails() -> None:
+def test_a_missing_figure_fails() -> None:
     assert not Floor(name="delay", figure=None, limit=40).holds
 
 

@@ -19,7 +19,7 @@ def test_pages_have_the_tables_of_the_published_results(name: str) -> None:
     assert page == current, "run `.venv/bin/python -m benchmarks tables`"
 
 
-def test_a_section_without_a_result_names_the_command() -> None:
+def test_a_section_without_a_result_names_its_command() -> None:
     page = published.rendered(PAGE, VIEWS, loaded=lambda name: None)
     assert "old" not in page
     assert "`.venv/bin/python -m benchmarks compare --publish`" in page
@@ -56,7 +56,7 @@ def test_a_comparison_is_rendered_with_the_version_of_each_server() -> None:
     assert "| LiteLLM 1.2.3, forwarding | 10.0 | 0.50 | 1.50 | 10.0 | 0.50 | 40.0 |" in page
 
 
-def test_a_fifth_of_the_pass_through_holds_and_less_does_not() -> None:
+def test_a_rate_below_a_fifth_of_the_pass_through_fails() -> None:
     missed = [
         [floor.name for floor in compare.floors(comparison(platform=rate), speed=True) if not floor.holds]
         for rate in (200.0, 199.0, 124.0)
@@ -72,7 +72,7 @@ def outcome(*, p99: list[float], after: float) -> Outcome:
     )
 
 
-def test_latency_that_grows_and_memory_that_grows_are_found() -> None:
+def test_growing_latency_and_memory_are_found() -> None:
     level, growing = [100.0, 104.0, 98.0] * 5, [100.0 + 10 * minute for minute in range(15)]
     assert all(floor.holds for floor in outcome(p99=level, after=104.0).floors())
     grown = [floor.name for floor in outcome(p99=growing, after=106.0).floors() if not floor.holds]

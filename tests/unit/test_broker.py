@@ -12,7 +12,7 @@ class _EnoughError(Exception):
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_a_lost_connection_is_tried_again_every_few_seconds() -> None:
+def test_a_lost_connection_is_retried_every_few_seconds() -> None:
     waits: list[float] = []
 
     def note(_: Exception, seconds: float) -> None:

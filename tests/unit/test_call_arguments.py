@@ -16,7 +16,7 @@ DEEP = '{"a":' + "[" * MAX_DEPTH + "]" * MAX_DEPTH + "}"
 
 
 @pytest.mark.parametrize("arguments", ["", "[]", "{", '{"a":"\\ud800"}', DEEP])
-def test_arguments_that_are_not_a_storable_object_are_none(arguments: str) -> None:
+def test_arguments_that_are_not_a_storable_object_count_as_missing(arguments: str) -> None:
     assert parse_object(arguments) is None
 
 
@@ -45,7 +45,7 @@ def piece(name: str, arguments: str) -> CallPiece:
     return read
 
 
-def test_a_name_with_each_piece_of_long_arguments_takes_linear_time() -> None:
+def test_long_arguments_with_a_name_in_each_chunk_take_linear_time() -> None:
     call, calls, more = CallSegment(upstream_id=None, call_id=None), CallJoiner(), piece("f", "x" * 20)
     call.write("f", '{"a":"')
     calls.add(more, call)

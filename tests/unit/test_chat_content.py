@@ -98,7 +98,7 @@ async def test_text_and_thinking_alternate_in_their_order() -> None:
         ([{"text": "84"}, None], "84"),
     ],
 )
-async def test_content_that_is_no_text_becomes_text(content: Any, text: str) -> None:
+async def test_content_other_than_text_becomes_text(content: Any, text: str) -> None:
     assert shown(whole({"content": content}).result().items) == [("message", text)]
     assert shown((await streamed(chunk(content=content), STOP)).output) == [("message", text)]
 
@@ -138,7 +138,7 @@ async def test_an_empty_call_beside_a_text_is_ignored(empty: dict[str, Any]) -> 
         assert (shown(played.output), played.end.ending.status) == ([("message", "84")], "completed")
 
 
-async def test_an_empty_call_does_not_hold_back_the_text_after_it() -> None:
+async def test_an_empty_call_does_not_delay_the_text_after_it() -> None:
     converter = ChatConverter(first_output_index=0)
     converter.feed([chunk(tool_calls=[{"index": 0, "id": "call_1", "function": {}}])])
     assert converter.feed([chunk(content="84")])
@@ -160,7 +160,7 @@ WORDS = [f"{number} " for number in range(12)]
 
 @pytest.mark.parametrize("size", [2, 3, 12])
 @pytest.mark.parametrize("first", [0, 1])
-async def test_an_index_that_counts_chunks_is_one_choice(size: int, first: int) -> None:
+async def test_indexes_that_count_chunks_belong_to_one_choice(size: int, first: int) -> None:
     pieces = [chunk(content=word) for word in WORDS[:size]]
     played = await streamed(*counted(*pieces, STOP, first=first))
     assert (shown(played.output), played.end.ending.status) == ([("message", "".join(WORDS[:size]))], "completed")
@@ -168,13 +168,13 @@ async def test_an_index_that_counts_chunks_is_one_choice(size: int, first: int) 
     assert shown(played.output) == [("message", "".join(WORDS[:size]))]
 
 
-async def test_a_long_counted_answer_is_streamed() -> None:
+async def test_a_long_answer_with_counted_chunks_is_streamed() -> None:
     converter = ChatConverter(first_output_index=0)
     reads = [converter.feed([piece]) for piece in counted(*(chunk(content=word) for word in WORDS))]
     assert all(reads[-2:])
 
 
-async def test_a_counted_answer_that_was_cut_is_incomplete() -> None:
+async def test_a_truncated_answer_with_counted_chunks_is_incomplete() -> None:
     played = await streamed(*counted(chunk(content="8"), chunk(content="4"), chunk(finish="length")))
     assert (shown(played.output), played.end.ending.status) == ([("message", "84")], "incomplete")
 
@@ -300,7 +300,7 @@ async def test_calls_whose_id_is_the_name_of_the_function_stay_separate() -> Non
     assert [item["arguments"] for item in played.output] == [A, B]
 
 
-async def test_numbered_pieces_of_a_call_beyond_the_limit_are_ignored() -> None:
+async def test_chunks_of_a_call_beyond_the_limit_are_ignored() -> None:
     pieces = [piece(A, id="1", name="f"), piece(B[:3], id="2", name="g"), piece(B[3:])]
     converter = ChatConverter(first_output_index=0, sampling=Sampling(parallel_tool_calls=False))
     converter.feed([*pieces, STOP])
@@ -308,7 +308,7 @@ async def test_numbered_pieces_of_a_call_beyond_the_limit_are_ignored() -> None:
     assert [item["arguments"] for item in converter.result().items] == [A]
 
 
-def test_a_document_with_a_repeated_call_has_it_once() -> None:
+def test_a_repeated_call_in_a_document_is_read_once() -> None:
     accumulator = CompletionAccumulator()
     for given in calls(look=A):
         accumulator.add(given)

@@ -22,7 +22,7 @@ def test_the_shared_clock_is_the_clock_of_the_database() -> None:
     assert timedelta(0) <= _set_to(_START).now() - _START < timedelta(minutes=1)
 
 
-def test_the_first_time_that_is_known_is_no_step() -> None:
+def test_the_first_known_time_is_not_a_step() -> None:
     assert _set_to(_START).set_forward(within=30) == timedelta(0)
 
 
@@ -37,15 +37,15 @@ def test_the_first_time_that_is_known_is_no_step() -> None:
     ],
     ids=["forward", "twice", "there and back", "back", "slow answer"],
 )
-def test_a_step_forward_is_known(moments: list[datetime], forward: timedelta) -> None:
+def test_a_step_forward_is_detected(moments: list[datetime], forward: timedelta) -> None:
     assert abs(_set_to(*moments).set_forward(within=30) - forward) < _MOMENT
 
 
-def test_a_step_of_long_ago_does_not_count() -> None:
+def test_an_old_step_is_ignored() -> None:
     assert _set_to(_START, _START + _HOUR).set_forward(within=0) == timedelta(0)
 
 
-def test_the_shared_clock_does_not_go_back_and_forth_with_the_time_that_answers_take() -> None:
+def test_the_shared_clock_is_steady_despite_varying_latency() -> None:
     clock = _set_to(_START)
     known = clock.now()
     clock.set(_START - timedelta(milliseconds=300), at=uptime(), error=0.4)

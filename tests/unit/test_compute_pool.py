@@ -29,7 +29,7 @@ async def test_a_computation_returns_its_result() -> None:
     assert await compute(computation("echo"), "Äpfel") == "Äpfel".encode()
 
 
-async def test_a_long_argument_and_result_are_complete() -> None:
+async def test_long_arguments_and_results_are_transferred_completely() -> None:
     text = "0123456789" * 800_000
     assert await compute(computation("echo", result=len(text)), text) == text.encode()
 
@@ -82,7 +82,7 @@ async def test_a_computation_ends_when_its_caller_is_cancelled(tmp_path: Path) -
     await asyncio.to_thread(eventually, lambda: not Path(f"/proc/{pid}").exists())
 
 
-async def test_a_team_that_floods_the_pool_leaves_a_place_for_others() -> None:
+async def test_a_team_that_floods_the_pool_leaves_slots_for_others() -> None:
     flood = [asyncio.create_task(sleep("loud", 30.0)) for _ in range(20)]
     await asyncio.sleep(0)
     await sleep("quiet", 0.0)
@@ -103,7 +103,7 @@ async def test_teams_take_turns() -> None:
 
 
 @pytest.mark.slow
-async def test_a_full_queue_refuses_requests_but_neither_runs_nor_other_teams() -> None:
+async def test_a_full_queue_refuses_requests_but_not_runs_or_other_teams() -> None:
     flood = [asyncio.create_task(sleep("full", 0.01)) for _ in range(80)]
     await asyncio.sleep(0)
     with pytest.raises(Overloaded) as refused:
@@ -115,7 +115,7 @@ async def test_a_full_queue_refuses_requests_but_neither_runs_nor_other_teams() 
 
 
 @pytest.mark.slow
-def test_nothing_of_the_pool_outlives_its_process(tmp_path: Path) -> None:
+def test_the_pool_ends_with_its_process(tmp_path: Path) -> None:
     os.mkfifo(pipe := tmp_path / "pid")
     code = (
         "import asyncio\nfrom core.compute.pool import compute\nfrom tests.support.computations import computation\n"

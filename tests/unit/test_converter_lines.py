@@ -141,7 +141,7 @@ def test_comments_sent_as_data_are_ignored(comment: bytes) -> None:
 
 
 @pytest.mark.parametrize("mark", [b"data:[DONE]", b"data: [done]", b'data: "[DONE]"', b"data: DONE", b"[DONE]"])
-def test_the_end_mark_may_be_written_differently(mark: bytes) -> None:
+def test_the_end_mark_may_be_spelled_differently(mark: bytes) -> None:
     chunks, lines = read(data(FIRST) + mark + b"\n\n" + data(SECOND))
     assert (chunks, lines.done, lines.failure) == ([FIRST], True, None)
 
@@ -172,7 +172,7 @@ def test_an_event_named_error_is_a_failure(event: bytes, message: str) -> None:
     assert lines.failure.message == message
 
 
-def test_only_the_event_with_the_name_is_an_error() -> None:
+def test_only_the_event_named_error_is_an_error() -> None:
     chunks, lines = read(b"event: error_rate\n" + data(FIRST) + b"event: message\n" + data(SECOND))
     assert (chunks, lines.failure) == ([FIRST, SECOND], None)
 
@@ -183,7 +183,7 @@ def test_a_line_break_in_a_string_is_kept_in_multi_line_data() -> None:
 
 
 @pytest.mark.parametrize("value", [b"NaN", b"-Infinity", b"1e999", rb'"\ud83d"', b'"\xff"', b'"\x01"'])
-def test_an_odd_value_does_not_end_the_stream(value: bytes) -> None:
+def test_an_unexpected_value_does_not_end_the_stream(value: bytes) -> None:
     odd = b'data: {"choices":[{"delta":{"content":"a"}}],"x":%b}\n\n' % value
     chunks, lines = read(odd + data(SECOND))
     assert ([chunk["choices"][0]["delta"]["content"] for chunk in chunks], lines.failure) == (["a", "b"], None)

@@ -139,6 +139,6 @@ async def test_models_are_listed_and_retrieved(demo: Demo) -> None:
         assert (await demo.get(f"/v1/models/{card['id']}")).json == card
 
 
-async def test_a_model_with_a_pace_is_retrieved_and_an_unknown_one_is_not(demo: Demo) -> None:
+async def test_a_model_with_a_pace_can_be_retrieved_and_an_unknown_one_cannot(demo: Demo) -> None:
     assert (await demo.get("/v1/models/demo-d50")).json["id"] == "demo-d50"
     assert (await demo.get("/v1/models/gpt-5")).json["error"]["code"] == "model_not_found"

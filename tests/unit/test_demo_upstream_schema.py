@@ -69,7 +69,7 @@ class Person(BaseModel):
     work: Address | int
 
 
-async def test_its_document_is_valid_for_a_rich_model(demo: Demo) -> None:
+async def test_the_document_is_valid_for_a_complex_model(demo: Demo) -> None:
     person = Person.model_validate(await document(demo, Person.model_json_schema()))
     assert person.kind == "person"
     assert person.address is not None
@@ -98,7 +98,7 @@ async def test_the_demo_fills_strings_with_the_text_and_numbers_from_it(demo: De
     assert await document(demo, schema) == {"name": "Ada is 36", "age": 36}
 
 
-async def test_the_demo_fills_places_quotes_and_named_values(demo: Demo) -> None:
+async def test_the_demo_fills_places_quotations_and_named_values(demo: Demo) -> None:
     schema = {"type": "object", "properties": {key: {"type": "string"} for key in ("city", "title", "mood")}}
     asked = 'In Rome she read "Emma", mood=happy'
     assert await document(demo, schema, asked=asked) == {"city": "Rome", "title": "Emma", "mood": "happy"}

@@ -58,7 +58,7 @@ def folded(chunks: list[Any]) -> dict[str, Any]:
 
 @pytest.mark.slow
 @given(st.text())
-def test_tokens_join_to_the_text(text: str) -> None:
+def test_tokens_concatenate_to_the_text(text: str) -> None:
     assert "".join(tokens.split(text)) == text
 
 
@@ -84,7 +84,7 @@ async def test_the_demo_streams_word_by_word(demo: Demo) -> None:
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None, None, None, None, "stop"]
 
 
-async def test_its_chunks_share_an_id_and_a_time(demo: Demo) -> None:
+async def test_chunks_share_an_id_and_a_time(demo: Demo) -> None:
     chunks = await demo.chunks("say one two")
     assert len({(chunk["id"], chunk["created"], chunk["model"], chunk["object"]) for chunk in chunks}) == 1
 
@@ -195,7 +195,7 @@ async def test_the_demo_gives_a_logprob_for_each_token(demo: Demo) -> None:
     assert first["top_logprobs"][0]["token"] == "hé"
 
 
-async def test_its_logprobs_are_probabilities(demo: Demo) -> None:
+async def test_logprobs_are_logarithms_of_probabilities(demo: Demo) -> None:
     completion = await demo.complete("say the cat of it", logprobs=True, top_logprobs=20)
     for entry in completion["choices"][0]["logprobs"]["content"]:
         chances = [math.exp(other["logprob"]) for other in entry["top_logprobs"]]
@@ -203,7 +203,7 @@ async def test_its_logprobs_are_probabilities(demo: Demo) -> None:
         assert len({other["token"] for other in entry["top_logprobs"]}) == 20
 
 
-async def test_its_chunks_carry_the_logprobs_of_the_completion(demo: Demo) -> None:
+async def test_chunks_have_the_logprobs_of_the_completion(demo: Demo) -> None:
     scenario: dict[str, Any] = {"asked": "say one two", "logprobs": True}
     whole = await demo.complete(**scenario)
     chunks = await demo.chunks(**scenario)

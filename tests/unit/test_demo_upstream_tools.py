@@ -64,18 +64,18 @@ async def test_the_last_part_of_a_name_is_enough_for_tools_of_mcp_servers(demo: 
     assert await calls(demo, "call maps__get_route to Paris", route) == [("maps__get_route", {"city": "Paris"})]
 
 
-async def test_a_full_name_wins_over_the_last_part_of_another(demo: Demo) -> None:
+async def test_a_full_name_takes_precedence_over_the_last_part_of_another(demo: Demo) -> None:
     tools = [function("maps__get_time", city=TEXT), TIME]
     assert await calls(demo, "call get_time in Rome", *tools) == [("get_time", {"city": "Rome"})]
 
 
-async def test_the_last_part_calls_nothing_if_several_names_end_in_it(demo: Demo) -> None:
+async def test_an_ambiguous_last_part_calls_nothing(demo: Demo) -> None:
     tools = [function("maps__search", query=TEXT), function("wiki__search", query=TEXT)]
     assert await calls(demo, "search for harbours", *tools) == []
     assert await calls(demo, "wiki__search for harbours", *tools) == [("wiki__search", {"query": "harbours"})]
 
 
-async def test_its_message_with_calls_has_no_content(demo: Demo) -> None:
+async def test_a_message_with_calls_has_no_content(demo: Demo) -> None:
     choice = (await demo.complete("call get_time", tools=[TIME]))["choices"][0]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["content"] is None
@@ -95,7 +95,7 @@ async def test_the_demo_calls_one_tool_twice_with_different_arguments(demo: Demo
     assert await calls(demo, asked, TIME) == [("get_time", {"city": "Rome"}), ("get_time", {"city": "Oslo"})]
 
 
-async def test_its_call_ids_differ(demo: Demo) -> None:
+async def test_call_ids_are_unique(demo: Demo) -> None:
     completion = await demo.complete("get_time in Rome, get_time in Oslo", tools=[TIME])
     ids = {call["id"] for call in completion["choices"][0]["message"]["tool_calls"]}
     assert len(ids) == 2
@@ -120,7 +120,7 @@ async def test_the_demo_calls_the_tool_of_the_text_with_tool_choice_required(dem
     assert made == [("get_time", {"city": "Paris"})]
 
 
-async def test_the_demo_calls_the_tool_that_the_choice_names_and_no_other(demo: Demo) -> None:
+async def test_the_demo_calls_only_the_tool_named_by_the_choice(demo: Demo) -> None:
     choice = {"type": "function", "function": {"name": "search"}}
     made = await calls(demo, "call get_time, tell me about whales", TIME, SEARCH, tool_choice=choice)
     assert made == [("search", {"query": "whales"})]

@@ -41,7 +41,7 @@ def route(base_url: str = LOCAL, model: str = "m", **capabilities: Any) -> Route
         (LOCAL, "max_tokens"),
     ],
 )
-def test_the_limit_has_the_name_that_the_provider_documents(base_url: str, limit: str) -> None:
+def test_the_output_limit_has_the_documented_name_of_the_provider(base_url: str, limit: str) -> None:
     assert dialect_of(route(base_url)).limit == limit
 
 
@@ -66,14 +66,14 @@ def test_capabilities_override_the_provider() -> None:
         (LOCAL, "Qwen/Qwen3-8B", "", False),
     ],
 )
-def test_earlier_reasoning_is_sent_as_provider_or_family_require(
+def test_earlier_reasoning_is_sent_as_required_by_the_provider_or_model_family(
     base_url: str, model: str, field: str, all_turns: bool
 ) -> None:
     chosen = dialect_of(route(base_url, model))
     assert (chosen.reasoning_field, chosen.all_turns) == (field, all_turns)
 
 
-def test_every_row_names_the_page_that_it_follows() -> None:
+def test_every_row_names_its_source() -> None:
     assert all(re.match(r"https://\S+/\S+$", row.source) for row in dialects._ROWS)
 
 
@@ -109,13 +109,13 @@ def test_reasoning_of_earlier_turns_depends_on_provider_and_request(
     assert ("reasoning_content" in found[1]) == sent
 
 
-def test_a_provider_that_refuses_calls_without_reasoning_gets_an_empty_field() -> None:
+def test_providers_that_require_reasoning_get_an_empty_field() -> None:
     dialect = Dialect(reasoning_field="reasoning_content", all_turns=True, needs_reasoning=True)
     found = written(dialect, USER, CALL, OUTPUT, USER, THOUGHT, {**CALL, "call_id": "b"}, context="current_turn")
     assert [message.get("reasoning_content") for message in found if "tool_calls" in message] == ["", "Hm."]
 
 
-def test_short_ids_connect_calls_with_their_outputs() -> None:
+def test_shortened_ids_connect_calls_with_their_outputs() -> None:
     (_, asked, answer) = written(Dialect(short_call_ids=True), USER, CALL, OUTPUT)
     assert asked["tool_calls"][0]["id"] == answer["tool_call_id"]
     assert re.fullmatch(r"[a-zA-Z0-9]{9}", answer["tool_call_id"])
@@ -154,9 +154,7 @@ def test_arguments_are_always_sent_as_an_object(arguments: str, sent: str) -> No
         ("max_tokens", "Unknown parameter: 'frequency_penalty'.", None),
     ],
 )
-def test_a_limit_that_is_refused_as_unknown_is_sent_under_its_other_name(
-    name: str, error: str, other: str | None
-) -> None:
+def test_an_unknown_output_limit_is_sent_under_its_other_name(name: str, error: str, other: str | None) -> None:
     is_refused = dialects.is_refused_limit(400, error)
     body = without_refused_limit({"model": "m", name: 5}, error) if is_refused else None
     assert body == (None if other is None else {"model": "m", other: 5})

@@ -316,7 +316,7 @@ def test_an_invalid_allowlist_entry_stops_the_start(entry: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["http://10.0.0.7:8080/mcp", "http://[fd00::7]:8080/", "http://wiki.corp:8080/"])
-def test_an_operators_url_is_allowed_and_nothing_else(url: str) -> None:
+def test_only_the_url_of_the_operator_is_allowed(url: str) -> None:
     egress = Egress().trusting(url)
     egress.check(url)
     for other in (url.replace("8080", "8081"), "http://10.0.0.8:8080/", "http://[fd00::8]:8080/"):

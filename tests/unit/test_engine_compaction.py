@@ -128,7 +128,7 @@ def test_a_kept_item_that_is_not_sent_again_keeps_its_position() -> None:
     assert [item.type for item in context.items] == ["message", "message", "function_call", "message", "message"]
 
 
-def test_without_a_compaction_everything_is_read() -> None:
+def test_a_context_without_a_compaction_is_read_completely() -> None:
     context = from_latest_compaction(items(QUESTION, ANSWER), PlainCipher().decrypt_compaction)
     assert (context.compacted, list(context.rest)) == ((), items(QUESTION, ANSWER))
 
@@ -154,7 +154,7 @@ async def test_a_context_over_the_threshold_is_compacted_before_the_answer() -> 
     assert texts(model.requests[1].items)[2].endswith("A red car was looked for.")
 
 
-async def test_the_notes_are_written_with_the_whole_context_and_without_calls() -> None:
+async def test_the_summary_request_has_the_whole_context_and_offers_no_tools() -> None:
     model = ScriptedModel(text("Notes."), calls(look="{}"))
     functions = [{"type": "function", "name": "look"}]
     made = context(
@@ -206,7 +206,7 @@ async def test_reported_token_counts_take_precedence_over_estimates() -> None:
     assert [item["type"] for item in played.output] == ["mcp_call", "compaction", "message"]
 
 
-async def test_the_usage_of_a_run_includes_the_notes() -> None:
+async def test_the_usage_of_a_run_includes_the_summary() -> None:
     notes = [chunk(content="Notes."), chunk(finish="stop"), usage(prompt_tokens=3000, completion_tokens=40)]
     answer = [chunk(content="No."), chunk(finish="stop"), usage(prompt_tokens=30, completion_tokens=2)]
     played = await play(ScriptedModel(notes, answer), given(QUESTION, ANSWER, NEXT_QUESTION))
@@ -232,7 +232,7 @@ async def test_a_failed_pass_is_not_repeated() -> None:
     assert [item["type"] for item in played.output] == ["mcp_call", "message"]
 
 
-async def test_an_announced_compaction_that_fails_fails_the_run() -> None:
+async def test_a_failed_announced_compaction_fails_the_run() -> None:
     played = await play(ScriptedModel([chunk(content="No"), BUSY]), given(QUESTION, ANSWER, NEXT_QUESTION))
     assert played.end.ending.status == "failed"
     assert played.end.response["error"]["code"] == BUSY.code
@@ -271,19 +271,19 @@ async def test_a_resumed_run_continues_after_the_compaction() -> None:
 # -- responses that only compact ---------------------------------------------------------------------------------------
 
 
-async def test_at_once_runs_one_pass_and_gives_no_answer() -> None:
+async def test_an_immediate_compaction_runs_one_pass_without_an_answer() -> None:
     model = ScriptedModel(text("Notes."))
     played = await play(model, given(QUESTION, ANSWER, compaction=CompactionPlan(at_once=True)))
     assert played.end.ending.status == "completed"
     assert [item["type"] for item in played.output] == ["compaction"]
 
 
-async def test_at_once_without_notes_fails() -> None:
+async def test_an_immediate_compaction_without_a_summary_fails() -> None:
     played = await play(ScriptedModel([BUSY]), given(QUESTION, ANSWER, compaction=CompactionPlan(at_once=True)))
     assert (played.end.ending.status, played.output) == ("failed", [])
 
 
-async def test_a_resumed_run_after_a_finished_pass_only_ends() -> None:
+async def test_a_run_resumed_after_its_compaction_only_ends() -> None:
     state = RunState(turn=1, compactions=1, output=[OutputItem(body=compacted("Notes.", QUESTION))])
     made = given(QUESTION, ANSWER, compaction=CompactionPlan(at_once=True))
     assert (await play(ScriptedModel(), made, state=state)).end.ending.status == "completed"

@@ -113,13 +113,13 @@ async def test_prompted_structured_output_is_described_in_the_instructions() -> 
     assert '"required":["a"]' in (request.instructions or "")
 
 
-async def test_held_back_text_is_shown_when_the_answer_is_truncated() -> None:
+async def test_buffered_text_is_sent_when_the_answer_is_truncated() -> None:
     played = await play(text('{"a"', finish="length"), text=FORMAT)
     assert (played.end.ending.status, played.output[0]["status"]) == ("incomplete", "incomplete")
     assert_well_formed(played.events)
 
 
-async def test_held_back_text_is_shown_when_the_run_is_interrupted() -> None:
+async def test_buffered_text_is_sent_when_the_run_is_interrupted() -> None:
     run = begin(ScriptedModel([chunk(reasoning="hm"), chunk(content='{"a"'), chunk(content=":1}")]), text=FORMAT)
     steps = run.steps()
     steps_so_far = [await anext(steps), await anext(steps)]
@@ -195,7 +195,7 @@ async def test_a_choice_that_cannot_be_forced_is_described_in_the_instructions()
     assert "'listen'" in (request.instructions or "")
 
 
-async def test_a_hosted_call_satisfies_required_and_the_next_turn_is_free() -> None:
+async def test_a_hosted_call_satisfies_required_for_the_later_turns() -> None:
     model, tools = ScriptedModel(calls(search="{}"), text("Done")), ScriptedTools(search=["a page"])
     _ = [step async for step in begin(model, tools, **REQUIRED).steps()]
     assert [request.sampling.tool_choice for request in model.requests] == ["required", "auto"]

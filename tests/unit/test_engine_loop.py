@@ -142,7 +142,7 @@ async def test_a_failure_in_a_later_turn_keeps_the_output_of_earlier_turns() -> 
     assert (played.end.ending.status, played.end.usage.output_tokens) == ("failed", 3)
 
 
-async def test_a_failure_before_the_first_byte_costs_nothing() -> None:
+async def test_a_failure_before_the_first_byte_has_no_usage() -> None:
     played = await play([GONE])
     assert (played.end.usage.input_tokens, played.end.usage.output_tokens) == (0, 0)
 

@@ -93,20 +93,20 @@ def test_a_database_url_is_parsed() -> None:
     }
 
 
-def test_the_host_that_accepts_writes_is_used_of_several() -> None:
+def test_one_of_several_hosts_is_selected_by_accepting_writes() -> None:
     read = env.postgres("postgresql://us%40er:p%2Fw@db1:5433,[::1],db3:5434/db", name=NAME)
     assert (read["USER"], read["PASSWORD"]) == ("us@er", "p/w")
     assert (read["HOST"], read["PORT"]) == ("db1,::1,db3", "5433,5432,5434")
     assert read["OPTIONS"] == {"target_session_attrs": "read-write"}
 
 
-def test_a_single_host_may_be_asked_for_writes() -> None:
+def test_a_single_host_may_be_required_to_accept_writes() -> None:
     read = env.postgres("postgresql://db/platform?target_session_attrs=read-write", name=NAME)
     assert (read["HOST"], read["PORT"]) == ("db", 5432)
     assert read["OPTIONS"] == {"target_session_attrs": "read-write"}
 
 
-def test_a_database_url_may_leave_out_what_has_a_default() -> None:
+def test_parts_of_a_database_url_have_defaults() -> None:
     read = env.postgres("postgres://localhost/db", name=NAME)
     assert (read["USER"], read["PASSWORD"], read["PORT"]) == ("", "", 5432)
 
@@ -140,7 +140,7 @@ def test_origins_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch, value:
 
 
 @pytest.mark.parametrize("value", ["app.test", "https://a.test/", "https://a.test/path", "*,https://a.test", "null"])
-def test_other_texts_are_no_origins(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_invalid_origins_are_rejected(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(NAME, value)
     with pytest.raises(ImproperlyConfigured, match=f"{NAME} must be \\* or origins"):
         env.origins(NAME)
@@ -186,7 +186,7 @@ def test_an_invalid_url_of_a_mail_server_is_refused(url: str) -> None:
         mail_server(url)
 
 
-def test_an_unknown_security_of_a_mail_server_is_refused() -> None:
+def test_an_unknown_security_mode_of_a_mail_server_is_refused() -> None:
     with pytest.raises(ImproperlyConfigured, match="SMTP_SECURITY must be none, starttls, tls, not 'ssl'"):
         mail_server(host="mail", security="ssl")
 

@@ -41,13 +41,13 @@ def test_codes_and_statuses_are_written_in_the_table_only() -> None:
     assert wrong == []
 
 
-def test_no_error_gets_a_code_after_it_was_built() -> None:
+def test_no_error_gets_its_code_after_construction() -> None:
     for path in (path for folder in PRODUCT for path in folder.rglob("*.py")):
         assert not re.search(r"\berror\.code = ", path.read_text()), path
 
 
 @pytest.mark.parametrize("code", errors.UPSTREAM_REJECTIONS)
-def test_failures_of_runs_have_codes_of_the_table(code: str) -> None:
+def test_failures_of_runs_use_codes_of_the_table(code: str) -> None:
     error = Failure(code=code, message="No.", status=400).as_api_error()
     assert error.code in type(error).codes
 

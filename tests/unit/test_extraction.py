@@ -91,7 +91,7 @@ def test_slides_and_notes_of_a_presentation_are_extracted() -> None:
     assert extract_text(documents.pptx("Harvest", notes="Say it slowly")) == "Harvest\n\nSay it slowly"
 
 
-def test_a_word_document_is_read_like_by_its_library() -> None:
+def test_word_documents_have_the_text_that_python_docx_reads() -> None:
     document = Document()
     document.add_heading("Harvest", level=1)
     line = document.add_paragraph("Seven\tapples")
@@ -113,7 +113,7 @@ def test_a_word_document_is_read_like_by_its_library() -> None:
     assert extract_text(documents.saved(document)) == "\n\n".join(expected)
 
 
-def test_a_presentation_is_read_like_by_its_library() -> None:
+def test_presentations_have_the_text_that_python_pptx_reads() -> None:
     presentation = Presentation()
     expected = []
     for title in ("Harvest", "Outlook"):
@@ -187,7 +187,7 @@ def test_visible_text_of_html_is_extracted() -> None:
     assert extract_text(page) == "Fruit\nSeven apples\nTwo & a half"
 
 
-def test_a_file_name_alone_makes_html_of_text() -> None:
+def test_the_file_name_decides_that_text_is_html() -> None:
     assert extract_text(b"<p>Seven</p><p>apples</p>", filename="page.HTML") == "Seven\napples"
 
 
@@ -255,7 +255,7 @@ def test_a_decompression_bomb_is_rejected() -> None:
 
 
 @pytest.mark.slow
-def test_the_directory_of_an_archive_is_not_read_in_the_server_process() -> None:
+def test_the_directory_of_an_archive_is_read_in_the_pool() -> None:
     """Reading a directory of the maximum size takes seconds and a gigabyte."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
@@ -307,7 +307,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("bomb", [pytest.param(BOMBS[name], id=name) for name in sampled(BOMBS, 2, key="bombs")])
-def test_a_bomb_costs_little_outside_the_pool(bomb: Callable[[], bytes]) -> None:
+def test_a_decompression_bomb_uses_little_memory_outside_the_pool(bomb: Callable[[], bytes]) -> None:
     content, used = bomb(), resource.getrusage(resource.RUSAGE_SELF)
     began = machine_time()
     with pytest.raises((InvalidFile, UnsupportedFile, FileTooLarge)):

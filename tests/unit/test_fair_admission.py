@@ -56,7 +56,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_a_team_with_nothing_starting_does_not_wait_for_a_loud_one() -> None:
+def test_a_team_without_starting_requests_does_not_wait_for_a_busy_team() -> None:
     async def test() -> None:
         door = Door()
         await door.request("quiet")
@@ -70,7 +70,7 @@ def test_a_team_with_nothing_starting_does_not_wait_for_a_loud_one() -> None:
     run(test)
 
 
-def test_a_turn_goes_to_the_team_with_the_fewest_starting_requests() -> None:
+def test_the_team_with_the_fewest_starting_requests_goes_first() -> None:
     async def test() -> None:
         door = Door()
         first = await door.request("quiet")
@@ -176,7 +176,7 @@ def test_a_cancelled_request_takes_no_turn() -> None:
     run(test)
 
 
-def test_an_overload_refuses_the_loud_team_only() -> None:
+def test_an_overload_refuses_the_team_that_causes_it() -> None:
     async def test() -> None:
         door = Door()
         for _ in range(10):
@@ -194,7 +194,7 @@ def test_an_overload_refuses_the_loud_team_only() -> None:
     run(test)
 
 
-def test_a_request_of_a_new_key_is_not_refused_because_of_itself() -> None:
+def test_the_first_request_of_a_key_is_not_refused() -> None:
     async def test() -> None:
         door = Door()
         door.admission._is_overloaded = True  # for ten seconds after a refusal
@@ -229,7 +229,7 @@ def test_the_limit_falls_while_the_loop_is_late_and_rises_slowly() -> None:
     assert 10 < limit.value < 30
 
 
-def test_a_limit_below_one_is_a_pause_after_each() -> None:
+def test_a_limit_below_one_pauses_after_each_request() -> None:
     limit = LoadLimit(least=0.1, most=64)
     assert limit.pause == 0.0
     for _ in range(100):
@@ -253,7 +253,7 @@ def test_the_limit_falls_while_commits_are_slow() -> None:
     assert limit.value < 20
 
 
-def test_keys_take_turns_at_views() -> None:
+def test_views_serve_keys_in_turns() -> None:
     async def test() -> None:
         turns, order, gate = Turns(1), list[str](), asyncio.Event()
 

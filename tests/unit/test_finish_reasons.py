@@ -38,13 +38,13 @@ def statuses(played: Played) -> list[str]:
 
 
 @pytest.mark.parametrize("reason", COMPLETE)
-async def test_reasons_of_complete_answers_complete_the_response(reason: str | None) -> None:
+async def test_finish_reasons_of_complete_answers_complete_the_response(reason: str | None) -> None:
     played = await ended(reason, chunk(content="Hi"))
     assert (played.end.ending.status, statuses(played)) == ("completed", ["completed"])
 
 
 @pytest.mark.parametrize("reason", CALLED)
-async def test_a_whole_call_counts_with_any_reason_that_is_no_failure(reason: str | None) -> None:
+async def test_a_complete_call_counts_unless_the_finish_reason_is_a_failure(reason: str | None) -> None:
     played = await ended(reason, call('{"a":1}'))
     assert (played.end.ending.status, [record.state for record in played.end.calls]) == ("completed", ["waiting"])
 
@@ -54,7 +54,7 @@ async def test_a_whole_call_counts_with_any_reason_that_is_no_failure(reason: st
     [(FAILED, "failed", None), (FILTERED, "incomplete", "content_filter"), (LENGTH, "incomplete", "max_output_tokens")],
     ids=["failed", "filtered", "length"],
 )
-async def test_reasons_of_incomplete_answers_are_no_success(
+async def test_finish_reasons_of_incomplete_answers_do_not_complete_the_response(
     reasons: list[str], status: str, detail: str | None
 ) -> None:
     for reason in reasons:
@@ -74,7 +74,7 @@ async def test_a_hosted_call_is_not_executed_after_an_error(reason: str) -> None
 
 
 @pytest.mark.parametrize("error", [{"message": "gone", "code": 502}, "gone"])
-async def test_an_error_inside_a_choice_fails_the_turn(error: Any) -> None:
+async def test_an_error_inside_of_a_choice_fails_the_turn(error: Any) -> None:
     broken = chunk(finish="stop")
     broken["choices"][0]["error"] = error
     hosted = ScriptedTools(look=[])
@@ -88,18 +88,18 @@ async def test_a_later_stop_does_not_make_an_error_a_success() -> None:
 
 
 @pytest.mark.parametrize("reason", ["mystery", "", None])
-async def test_half_a_call_is_no_success_without_a_known_reason(reason: str | None) -> None:
+async def test_a_partial_call_without_a_known_finish_reason_is_not_a_success(reason: str | None) -> None:
     played = await ended(reason, call('{"a'))
     assert (played.end.ending.status, statuses(played), played.end.calls) == ("failed", ["incomplete"], [])
 
 
 @pytest.mark.parametrize("word", ["null", "None", "FINISH_REASON_UNSPECIFIED"])
-async def test_half_a_call_is_no_success_after_a_word_for_null(word: str) -> None:
+async def test_a_partial_call_after_a_word_for_null_is_not_a_success(word: str) -> None:
     played = await play([chunk(content="Hel", finish=word), call('{"a')])
     assert (played.end.ending.status, statuses(played)) == ("failed", ["completed", "incomplete"])
 
 
-async def test_a_stream_without_an_answer_or_a_reason_is_no_success() -> None:
+async def test_a_stream_without_an_answer_or_a_finish_reason_fails() -> None:
     assert (await play([chunk(role="assistant", content="")])).end.ending.status == "failed"
 
 
@@ -115,13 +115,13 @@ async def test_an_unknown_reason_without_an_answer_fails(pieces: list[Chunk]) ->
     )
 
 
-async def test_a_call_without_arguments_before_the_one_that_was_cut_is_incomplete() -> None:
+async def test_a_call_without_arguments_before_a_truncated_call_is_incomplete() -> None:
     named = chunk(tool_calls=[{"index": 0, "id": "call_0", "function": {"name": "look"}}])
     played = await ended("length", named, call('{"a', index=1))
     assert statuses(played) == ["incomplete", "incomplete"]
 
 
-def test_reasons_are_recognized_in_any_spelling() -> None:
+def test_finish_reasons_are_recognised_in_any_spelling() -> None:
     for words, kind in (
         (FAILED, FinishKind.FAILED),
         (FILTERED, FinishKind.CONTENT_FILTER),

@@ -32,7 +32,7 @@ async def test_a_pause_is_as_long_as_the_work_before_it() -> None:
 
 
 @pytest.mark.usefixtures("usual_thresholds")
-async def test_large_work_collects_garbage_in_small_steps() -> None:
+async def test_garbage_of_large_work_is_collected_in_small_steps() -> None:
     with short_turns():
         assert await in_thread(gc.get_threshold) == (5_000, 500, 50)
     assert gc.get_threshold() == (50_000, 50, 50)

@@ -33,7 +33,7 @@ def shared() -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
-def test_without_a_change_of_account_everything_stays_in_the_state_directory(state_dir: Path, shared: Path) -> None:
+def test_data_stays_in_the_state_directory_without_a_change_of_account(state_dir: Path, shared: Path) -> None:
     home = ServerHome(directory=state_dir, account=None, shared=shared)
     assert home.make("postgres") == state_dir / "postgres"
     assert not list(shared.iterdir())
@@ -98,7 +98,7 @@ def test_an_account_cannot_execute_an_inaccessible_program(state_dir: Path) -> N
     assert not may_enter(program, account=SystemAccount(uid=65534, gid=65534))
 
 
-def test_data_of_another_major_version_is_refused_rather_than_hidden(shared: Path) -> None:
+def test_data_of_another_major_version_is_refused(shared: Path) -> None:
     home = ServerHome(directory=shared, account=None)
     (home.make("postgres") / "pg9").mkdir()
     with pytest.raises(LaunchError, match="contains data of PostgreSQL 9"):

@@ -29,7 +29,7 @@ ODD: dict[str, tuple[bytes, Any]] = {
 
 
 @pytest.mark.parametrize("what", ODD)
-def test_odd_values_are_parsed_and_can_be_stored(what: str) -> None:
+def test_nonstandard_values_are_parsed_into_storable_ones(what: str) -> None:
     raw, expected = ODD[what]
     parsed = lenient_json.loads(raw)
     assert parsed == expected
@@ -40,6 +40,6 @@ def test_odd_values_are_parsed_and_can_be_stored(what: str) -> None:
     "raw",
     [b"", b"{", b'{"a": "b', b'{"a": NaN', b"oops", b"{oops}", b"<html>", b"{} {}", b"[" * 100_000 + b"]" * 100_000],
 )
-def test_what_was_cut_or_is_no_json_is_refused(raw: bytes) -> None:
+def test_truncated_and_invalid_json_is_refused(raw: bytes) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         lenient_json.loads(raw)

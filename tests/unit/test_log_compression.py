@@ -72,7 +72,7 @@ def test_a_log_with_log_probabilities_is_read_back_exactly() -> None:
     assert decompress(compress(frames)) == frames
 
 
-async def test_the_log_of_a_short_answer_takes_a_thirtieth() -> None:
+async def test_the_log_of_a_short_answer_shrinks_to_a_thirtieth() -> None:
     played = await play(text(*(f" word{number * 7919 % 64}" for number in range(64))))
     events = [*opening(context().parameters), *events_of(played.steps)]
     frames = [frame(event, number, obfuscate=True) for number, event in enumerate(events)]

@@ -160,5 +160,5 @@ def test_rendering_takes_linear_time(pattern: str) -> None:
         ("", ""),
     ],
 )
-def test_the_host_of_an_address(url: str, host: str) -> None:
+def test_the_host_of_an_address_is_found(url: str, host: str) -> None:
     assert host_of(url) == host

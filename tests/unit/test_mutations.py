@@ -14,22 +14,22 @@ SOURCES = {
 
 
 @pytest.mark.parametrize("kind", SOURCES)
-def test_a_fault_of_each_kind_changes_one_place(kind: str) -> None:
+def test_each_mutation_changes_one_place(kind: str) -> None:
     before, after = (f"def f(a, b, row, rows):\n    'ä'\n    {text}\n" for text in SOURCES[kind])
     (fault,) = faults_of("m.py", before)
     assert (fault.kind, fault.line, fault.applied(before)) == (kind, 3, after)
 
 
-def test_the_scope_of_a_team_is_extended_to_all_teams() -> None:
+def test_a_mutation_extends_the_scope_of_a_team_to_all_teams() -> None:
     (fault,) = faults_of("m.py", "def f(pk):\n    with scope.team(pk):\n        return 1\n")
     assert fault.text == "scope.every_team()"
 
 
-def test_lines_outside_of_functions_are_left_alone() -> None:
+def test_lines_outside_of_functions_are_not_mutated() -> None:
     assert list(faults_of("m.py", "if a:\n    b = c < d\n")) == []
 
 
-def test_as_many_faults_of_each_kind_are_chosen_among_executed_lines() -> None:
+def test_mutations_of_different_kinds_are_sampled_from_executed_lines() -> None:
     module = "conversations/services.py"
     faults = list(faults_of(module, (ROOT / module).read_text()))
     lines = {fault.line: {"tests/a.py"} for fault in faults if fault.line % 2}

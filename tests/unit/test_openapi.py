@@ -101,7 +101,7 @@ def test_every_object_and_every_property_has_a_description() -> None:
     assert missing == [], "add them to platform/server/reference/descriptions.py"
 
 
-def test_no_text_is_left_over() -> None:
+def test_no_description_is_unused() -> None:
     schemas = document()["components"]["schemas"]
     used = {name: {"": schema.get("description")} for name, schema in schemas.items()}
     for path, properties in objects(schemas, ""):

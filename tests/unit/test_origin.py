@@ -27,13 +27,13 @@ def address_of(peer: str, forwarded_for: str = "", *, trusted_proxies: int = 0) 
         ("testclient", "", 0, ""),
     ],
 )
-def test_only_addresses_written_by_trusted_proxies_count(
+def test_only_addresses_from_trusted_proxies_are_used(
     peer: str, forwarded_for: str, proxies: int, address: str
 ) -> None:
     assert address_of(peer, forwarded_for, trusted_proxies=proxies) == address
 
 
-async def test_a_line_that_a_proxy_appends_counts_and_not_the_clients_line_before_it() -> None:
+async def test_the_line_of_the_proxy_is_used_instead_of_the_clients_line() -> None:
     found = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

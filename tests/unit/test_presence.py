@@ -3,18 +3,18 @@
 from core.work.presence import Watch
 
 
-def test_a_process_that_stays_away_is_dead_once() -> None:
+def test_a_process_that_stays_disconnected_is_reported_dead_once() -> None:
     watch = Watch()
     watch.note(["one", "two"])
     assert [watch.note(["one"]) for _ in range(4)] == [[], [], ["two"], []]
 
 
-def test_a_process_that_reconnects_in_time_lives() -> None:
+def test_a_process_that_reconnects_in_time_is_alive() -> None:
     watch = Watch()
     watch.note(["one", "two"])
     assert [watch.note(present) for present in (["one"], ["one"], ["one", "two"], ["one"], ["one"])] == [[]] * 5
 
 
-def test_a_process_that_was_never_present_is_not_dead() -> None:
+def test_a_process_that_was_never_connected_is_not_reported_dead() -> None:
     """Behind a pooler it cannot be seen."""
     assert [Watch().note(["one"]) for _ in range(4)] == [[]] * 4

@@ -88,7 +88,7 @@ def test_conditions_select_the_price(used: dict[str, Any], conditions: dict[str,
     assert cost(TIERED, **conditions, **used) == Decimal(expected)
 
 
-def test_what_has_no_price_has_no_cost() -> None:
+def test_usage_without_a_price_has_no_cost() -> None:
     assert cost(UNKNOWN, input_tokens=0) is None
     assert cost(INPUT_ONLY, input_tokens=5, output_tokens=1) is None
     assert cost(PRICES, audio_seconds=1.5) is None
@@ -143,12 +143,12 @@ def test_lists_are_stored_and_restored() -> None:
     assert [PriceList.restored(each.stored()) for each in (PRICES, TIERED, UNKNOWN)] == [PRICES, TIERED, UNKNOWN]
 
 
-def test_a_moment_has_only_the_prices_of_that_time() -> None:
+def test_the_prices_of_a_moment_are_selected() -> None:
     assert [each.amount for each in TIERED.at(EARLY).entries if each.dimension == "output"] == [Decimal(10)]
     assert [each.amount for each in TIERED.at(LATE).entries if each.dimension == "output"] == [Decimal(20)]
 
 
-def test_a_cost_lists_the_prices_that_were_applied() -> None:
+def test_a_cost_lists_the_applied_prices() -> None:
     found = TIERED.cost(Quantities(input_tokens=200, cached_tokens=50), at=EARLY)
     assert found is not None
     assert found.stored() == [

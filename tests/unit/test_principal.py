@@ -19,7 +19,7 @@ def principal(*scopes: str, team_id: str = "team_1") -> Principal:
     )
 
 
-def test_all_permissions_are_those_of_the_team() -> None:
+def test_a_key_with_all_scopes_has_no_admin_scope() -> None:
     everything = principal("*")
     assert all(everything.has(scope) for scope in Scope)
     with pytest.raises(Forbidden, match=r"admin\.usage\.read"):

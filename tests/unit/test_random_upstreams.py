@@ -162,9 +162,7 @@ async def check(answer: OddAnswer) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", range(BATCHES))
 @pytest.mark.parametrize("answer", [odd_answer, odd_response])
-async def test_an_answer_of_all_quirks_is_read_as_it_was_meant(
-    answer: Callable[[Random], OddAnswer], batch: int
-) -> None:
+async def test_an_answer_with_all_quirks_is_read_correctly(answer: Callable[[Random], OddAnswer], batch: int) -> None:
     for number in range(ANSWERS):
         seed = f"{SEED} {batch} {number}"
         try:

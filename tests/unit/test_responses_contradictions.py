@@ -172,18 +172,18 @@ TEXT_ONLY_AT_THE_END: dict[str, list[Upstream]] = {
 
 
 @pytest.mark.parametrize("odd", TEXT_ONLY_AT_THE_END)
-def test_a_text_that_only_the_output_has_is_emitted(odd: str) -> None:
+def test_text_found_only_in_the_output_is_emitted(odd: str) -> None:
     result = result_of(TEXT_ONLY_AT_THE_END[odd], call_events("look", "{}", index=1), output=[HELLO, LOOKED])
     assert (result.finish, shown(result)) == (Finish.STOP, [("message", "Hello"), ("function_call", "{}")])
 
 
-def test_arguments_before_a_message_do_not_cost_its_text() -> None:
+def test_arguments_before_a_message_do_not_lose_its_text() -> None:
     pieces = [arguments_delta(0, "{}"), added(0, message("")), text_delta(0, "Hello"), BLANK]
     assert shown(result_of(pieces, output=[HELLO])) == [("message", "Hello")]
 
 
 @pytest.mark.parametrize("output", [[], [message("")]], ids=["no output", "a blank output"])
-def test_a_text_that_came_before_its_item_and_nowhere_else_fails_the_turn(output: list[Any]) -> None:
+def test_text_sent_before_its_item_and_missing_in_the_output_fails_the_turn(output: list[Any]) -> None:
     assert result_of(text_delta(0, "Hello"), added(0, message("")), BLANK, output=output).finish is Finish.ERROR
 
 
@@ -191,7 +191,7 @@ BLANK_CALL = [added(0, function_call("search", "")), done(0, function_call("sear
 ARGUED = function_call("search", '{"query": "x"}')
 
 
-def test_arguments_that_only_the_output_has_are_those_of_the_call() -> None:
+def test_arguments_found_only_in_the_output_belong_to_the_call() -> None:
     assert [call.arguments for call in result_of(BLANK_CALL, output=[ARGUED]).calls] == [ARGUED["arguments"]]
 
 
@@ -206,13 +206,13 @@ def test_a_call_without_arguments_may_be_named_at_its_end() -> None:
     assert [(call.name, call.arguments) for call in result.calls] == [("search", "{}")]
 
 
-def test_a_call_whose_arguments_came_before_it_and_nowhere_else_is_not_made() -> None:
+def test_a_call_with_arguments_sent_only_before_it_is_not_made() -> None:
     result = result_of(arguments_delta(0, ARGUED["arguments"]), BLANK_CALL, output=[])
     assert (result.finish, result.calls) == (Finish.ERROR, [])
 
 
 @pytest.mark.parametrize("lacking", [LOOKED, function_call("search", "{}")], ids=["of the client", "hosted"])
-def test_a_call_that_only_the_output_has_is_made(lacking: Any) -> None:
+def test_a_call_found_only_in_the_output_is_made(lacking: Any) -> None:
     result = result_of(message_events("Hello"), output=[HELLO, lacking])
     assert [call.name for call in result.calls] == [lacking["name"]]
     assert shown(result)[0] == ("message", "Hello")
@@ -225,7 +225,7 @@ def test_a_hosted_call_beside_contradictory_events_is_made_once() -> None:
 
 
 @pytest.mark.parametrize("output", [[], [function_call("look", '{"a', status="incomplete")]])
-def test_half_a_call_in_a_completed_response_is_not_made(output: list[Any]) -> None:
+def test_a_partial_call_in_a_completed_response_is_not_made(output: list[Any]) -> None:
     result = result_of(call_events("look", '{"a', ":1}")[:2], output=output)
     assert (result.finish, result.calls) == (Finish.ERROR, [])
 
@@ -236,14 +236,14 @@ def test_a_completed_response_with_an_error_fails() -> None:
 
 
 @pytest.mark.parametrize("reason", ["max_tokens", "length", "max_output_tokens"])
-def test_an_incomplete_response_may_name_the_limit_in_other_words(reason: str) -> None:
+def test_an_incomplete_response_may_name_the_limit_differently(reason: str) -> None:
     details = {"reason": reason}
     result = result_of(message_events("Hel"), output=[], status="incomplete", incomplete_details=details)
     assert result.finish is Finish.LENGTH
 
 
 @pytest.mark.parametrize("reason", ["max_output_tokens", "content_filter"])
-def test_a_completed_response_with_a_reason_to_be_incomplete_is_not_complete(reason: str) -> None:
+def test_a_completed_response_with_incomplete_details_is_incomplete(reason: str) -> None:
     result = result_of(message_events("Hel"), output=[], incomplete_details={"reason": reason})
     assert result.finish is (Finish.LENGTH if reason == "max_output_tokens" else Finish.CONTENT_FILTER)
 

@@ -111,7 +111,7 @@ def test_items_are_emitted_completely_and_in_order(mixture: tuple[list[Upstream]
 @pytest.mark.slow
 @settings(max_examples=100)
 @given(mixtures(), st.integers(0, 40))
-def test_a_stream_cut_anywhere_leaves_items_that_can_be_closed(
+def test_items_of_a_stream_interrupted_anywhere_can_be_closed(
     mixture: tuple[list[Upstream], list[list[str]]], length: int
 ) -> None:
     made = converter(LOOK)
@@ -218,7 +218,7 @@ def test_events_without_indexes_belong_to_the_items_that_they_name() -> None:
 
 @pytest.mark.parametrize("arguments", ['{"n":1}', {"n": 1}])
 @pytest.mark.parametrize("missing", [{"name": ""}, {"call_id": None}, {"call_id": ""}, {}])
-def test_a_call_has_the_name_and_the_arguments_of_its_end(missing: dict[str, Any], arguments: Any) -> None:
+def test_a_call_has_its_final_name_and_arguments(missing: dict[str, Any], arguments: Any) -> None:
     final = function_call("look", arguments)
     for events in (
         [added(0, {**final, "arguments": "", **missing}), done(0, final), end()],

@@ -35,7 +35,7 @@ async def seconds_of(retries: Retries, failure: Failure) -> float | None:
 
 
 @pytest.mark.slow
-async def test_pauses_grow_until_the_patience_ends() -> None:
+async def test_pauses_grow_until_the_deadline() -> None:
     retries = Retries(route(), patience=2)
     pauses = [await seconds_of(retries, busy()) for _ in range(3)]
     assert [pause is not None for pause in pauses] == [True, True, False]
@@ -53,11 +53,11 @@ async def test_a_pause_is_as_long_as_the_upstream_asks_for() -> None:
 
 
 @pytest.mark.parametrize("asked", [{"retry_after": "7"}, {"retry_after_ms": "7000"}, {"retry_after": "1e300"}])
-async def test_a_request_is_not_repeated_if_the_upstream_asks_for_more_than_the_patience(asked: dict[str, str]) -> None:
+async def test_a_request_is_not_repeated_if_the_requested_pause_is_too_long(asked: dict[str, str]) -> None:
     assert await seconds_of(Retries(route(), patience=2), busy(**asked)) is None
 
 
-async def test_no_patience_leaves_retries_to_the_client() -> None:
+async def test_retries_are_left_to_the_client_without_a_deadline() -> None:
     assert await seconds_of(Retries(route(), patience=0), busy()) is None
 
 
@@ -77,16 +77,16 @@ async def test_other_requests_for_the_model_wait_as_well() -> None:
 
 
 @pytest.mark.parametrize(("days", "repeats"), [(1, False), (-1, True)])
-async def test_a_date_is_respected_like_a_number_of_seconds(days: int, repeats: bool) -> None:
+async def test_a_date_in_retry_after_is_respected(days: int, repeats: bool) -> None:
     date = format_datetime(now() + timedelta(days=days), usegmt=True)
     assert await Retries(route(), patience=2).pause(busy(retry_after=date)) is repeats
 
 
-async def test_a_date_that_cannot_be_read_counts_as_nothing() -> None:
+async def test_an_invalid_date_in_retry_after_is_ignored() -> None:
     assert await Retries(route(), patience=2).pause(busy(retry_after="soon"))
 
 
-async def test_a_stream_waits_during_pauses_for_the_first_answer() -> None:
+async def test_a_stream_waits_for_the_first_answer_during_pauses() -> None:
     waiting = FirstAnswer()
     retries = Retries(route(), patience=2, first_answer=waiting)
     waiter = asyncio.ensure_future(waiting.wait())

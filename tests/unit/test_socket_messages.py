@@ -26,7 +26,7 @@ async def soon(waiting: Coroutine[Any, Any, Reservation]) -> asyncio.Task[Reserv
     return task
 
 
-async def test_a_large_message_is_not_passed_forever_by_small_ones() -> None:
+async def test_small_messages_do_not_starve_a_large_one() -> None:
     budget = MessageBudget(patience=0)
     held = [take(budget, "a", QUARTER), take(budget, "b", QUARTER), take(budget, "c", HALF)]
     large = await soon(budget.take("d", HALF))
@@ -42,7 +42,7 @@ async def test_a_large_message_is_not_passed_forever_by_small_ones() -> None:
     assert (await small).size == QUARTER
 
 
-async def test_small_messages_of_others_pass_at_first() -> None:
+async def test_small_messages_of_others_go_first() -> None:
     budget = MessageBudget(patience=60)
     held = [take(budget, "a", QUARTER), take(budget, "b", HALF), take(budget, "c", QUARTER)]
     large = await soon(budget.take("d", HALF))
@@ -53,7 +53,7 @@ async def test_small_messages_of_others_pass_at_first() -> None:
     large.cancel()
 
 
-async def test_a_sender_that_has_used_its_share_delays_no_other() -> None:
+async def test_a_sender_over_its_share_delays_no_other() -> None:
     budget = MessageBudget(patience=0)
     held = [take(budget, "a", HALF), take(budget, "a", QUARTER), take(budget, "b", QUARTER)]
     second = await soon(budget.take("a", QUARTER))
@@ -77,7 +77,7 @@ async def test_messages_of_a_sender_keep_their_order() -> None:
     assert (await second).size == QUARTER
 
 
-async def test_a_message_that_no_longer_waits_is_skipped() -> None:
+async def test_a_cancelled_message_is_skipped() -> None:
     budget = MessageBudget(patience=0)
     held = take(budget, "a", HALF)
     take_all = take(budget, "b", HALF)

@@ -55,7 +55,7 @@ class Server:
 
 @pytest.mark.parametrize("dies_idle", [True, False])
 @pytest.mark.parametrize("new_loop", LOOPS)
-def test_a_reset_after_a_last_message_is_noticed(
+def test_a_reset_after_the_last_message_is_noticed(
     new_loop: Callable[[], asyncio.AbstractEventLoop], *, dies_idle: bool
 ) -> None:
     async def commit_and_lose(listener: socket.socket) -> None:

@@ -20,15 +20,15 @@ def test_a_sequence_is_found_across_pieces() -> None:
     assert written(["END"], "one E", "N", "D two") == (["one ", "", "", ""], "END")
 
 
-def test_text_that_does_not_become_a_sequence_is_written_later() -> None:
+def test_buffered_text_that_is_not_a_sequence_is_written_later() -> None:
     assert written(["END"], "one E", "nd") == (["one ", "End", ""], None)
 
 
-def test_held_text_is_written_at_the_end() -> None:
+def test_buffered_text_is_written_at_the_end() -> None:
     assert written(["END"], "one EN") == (["one ", "EN"], None)
 
 
-def test_overlapping_beginnings_are_held_back() -> None:
+def test_overlapping_prefixes_are_buffered() -> None:
     assert written(["aab"], "xa", "a", "a", "b") == (["x", "", "a", "", ""], "aab")
 
 

@@ -31,7 +31,7 @@ _REQUESTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("sent", _REQUESTS.values(), ids=_REQUESTS)
-def test_restored_parameters_are_byte_for_byte_those_of_the_request(sent: dict[str, Any]) -> None:
+def test_restored_parameters_equal_the_request_byte_for_byte(sent: dict[str, Any]) -> None:
     body = parse_create({"model": "m", "input": "Hello", **sent})
     parameters = public_parameters(body, response_id=_ID, created_at=_AT)
     stored = orjson.loads(orjson.dumps(stored_parameters(parameters)))
@@ -41,7 +41,7 @@ def test_restored_parameters_are_byte_for_byte_those_of_the_request(sent: dict[s
 
 
 @pytest.mark.parametrize("sent", _REQUESTS.values(), ids=_REQUESTS)
-def test_restored_options_are_those_of_the_request(sent: dict[str, Any]) -> None:
+def test_restored_options_equal_the_request(sent: dict[str, Any]) -> None:
     traits = {"structured_output": "checked", "forced_tool_choice": True, "context_window": None}
     options = hidden_options(parse_create({"model": "m", "input": "Hello", **sent}))
     options |= {"traits": traits, "prices": None}

@@ -131,7 +131,7 @@ def failure_of(document: Any) -> Failure:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_an_error_of_any_shape_keeps_its_kind_and_text(shape: str) -> None:
+def test_an_error_of_any_shape_keeps_its_type_and_text(shape: str) -> None:
     document, code, message = SHAPES[shape]
     failure = failure_of(document)
     assert (failure.code, failure.message) == (code, message)
@@ -146,7 +146,7 @@ def test_a_responses_upstream_reports_the_same_error(shape: str) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_text_of_an_upstream_can_be_left_out(shape: str) -> None:
+def test_the_text_of_an_upstream_can_be_omitted(shape: str) -> None:
     failure = failure_of(SHAPES[shape][0])
     if failure.general:
         assert failure.message.startswith(failure.general.removesuffix("."))
@@ -164,7 +164,7 @@ def test_a_text_of_an_upstream_can_be_left_out(shape: str) -> None:
         {"type": "ping"},
     ],
 )
-def test_an_answer_is_no_error(document: dict[str, Any]) -> None:
+def test_an_answer_is_not_an_error(document: dict[str, Any]) -> None:
     assert reported_error(document) is None
 
 
@@ -221,11 +221,11 @@ NAMED: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("code", NAMED)
-def test_named_kinds_are_recognised(code: str) -> None:
+def test_named_error_types_are_recognised(code: str) -> None:
     assert {failure_from_error(error).code for error in NAMED[code]} == {code}
 
 
-def test_a_used_up_quota_is_no_rate_limit() -> None:
+def test_an_exhausted_quota_is_not_a_rate_limit() -> None:
     limit = failure_from_status(429, {"error": {"code": "1302", "message": "Too much concurrency."}})
     for text in ("Your account is in arrears.", "Insufficient balance.", "You have used up your allocation."):
         quota = failure_from_status(429, {"error": {"code": "1113", "message": text}})
@@ -247,7 +247,7 @@ NO_QUOTA: list[tuple[int, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("status", "error"), NO_QUOTA)
-def test_a_used_up_quota_is_recognised_in_the_words_of_each_provider(status: int, error: dict[str, Any]) -> None:
+def test_an_exhausted_quota_is_recognised_for_every_provider(status: int, error: dict[str, Any]) -> None:
     failure = failure_from_status(status, error)
     assert (failure.status, failure.code, "quota" in failure.message) == (429, "rate_limit_exceeded", True)
 
@@ -261,11 +261,11 @@ FLAGGED: list[tuple[int, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("status", "error"), FLAGGED)
-def test_a_content_filter_is_recognised_in_the_words_of_each_provider(status: int, error: dict[str, Any]) -> None:
+def test_a_content_filter_is_recognised_for_every_provider(status: int, error: dict[str, Any]) -> None:
     assert failure_from_status(status, error).code == "content_policy_violation"
 
 
-def test_a_name_decides_over_a_status() -> None:
+def test_an_error_name_takes_precedence_over_the_status() -> None:
     unknown = failure_from_status(400, {"message": "No.", "code": "model_not_found", "type": "invalid_request_error"})
     assert (unknown.code, unknown.param) == ("model_not_found", "model")
     limited = failure_from_status(400, {"message": "No.", "code": "rate_limit_exceeded"})
@@ -320,7 +320,7 @@ OVERFLOWS = [
 
 
 @pytest.mark.parametrize("words", OVERFLOWS)
-def test_a_context_overflow_is_recognised_in_the_words_of_each_provider(words: str) -> None:
+def test_a_context_overflow_is_recognised_for_every_provider(words: str) -> None:
     for failure in (failure_from_status(400, {"message": words}), failure_from_error({"message": words, "code": 500})):
         assert (failure.code, failure.param, failure.message) == ("context_length_exceeded", "input", TOO_LONG + words)
 
@@ -337,7 +337,7 @@ def test_a_context_overflow_is_recognised_by_its_name(error: dict[str, Any]) -> 
     assert failure_from_error(error).code == "context_length_exceeded"
 
 
-def test_errors_inside_of_errors_are_read_to_a_limit() -> None:
+def test_nested_errors_are_read_up_to_a_limit() -> None:
     error: Any = "deep"
     for _ in range(50):
         error = {"error": error}
@@ -345,7 +345,7 @@ def test_errors_inside_of_errors_are_read_to_a_limit() -> None:
 
 
 @pytest.mark.parametrize("number", [[1002], {"a": 1}, "1002", True])
-def test_a_number_of_another_type_is_no_reason_to_fail(number: object) -> None:
+def test_a_number_of_another_type_does_not_fail(number: object) -> None:
     report = reported_error({"base_resp": {"status_code": number, "status_msg": "Busy."}})
     assert report is not None
     assert report.message == "Busy."

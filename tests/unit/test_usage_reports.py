@@ -47,7 +47,7 @@ from engine.converter.base import later_usage, read_usage, reported_usage
         ({"prompt_tokens_details": {"cached_tokens": "many", "audio_tokens": None}}, {}),
     ],
 )  # fmt: skip
-def test_usage_is_read_in_the_words_of_the_upstream(reported: dict[str, Any], expected: dict[str, int]) -> None:
+def test_usage_is_read_with_the_field_names_of_the_upstream(reported: dict[str, Any], expected: dict[str, int]) -> None:
     used = read_usage({"prompt_tokens": 10, "completion_tokens": 20, **reported})
     numbers = {name: getattr(used, name) for name in used.__slots__ if getattr(used, name)}
     expected = {"input_tokens": 10, "output_tokens": 20, **expected}
@@ -66,24 +66,24 @@ def test_usage_is_read_in_the_words_of_the_upstream(reported: dict[str, Any], ex
         {"prompt_tokens": 10, "completion_tokens": 20, "total_tokens": -5},
     ],
 )
-def test_numbers_are_found_under_the_names_of_both_apis(reported: dict[str, Any]) -> None:
+def test_token_counts_are_read_with_the_names_of_both_apis(reported: dict[str, Any]) -> None:
     for names in ({}, {"read": "input", "written": "output"}):
         used = read_usage(reported, **names)
         assert (used.input_tokens, used.output_tokens) == (10, 20)
 
 
-def test_details_are_found_under_the_names_of_both_apis() -> None:
+def test_token_details_are_read_with_the_names_of_both_apis() -> None:
     details = {"input_tokens_details": {"cached_tokens": 4}, "output_tokens_details": {"reasoning_tokens": 5}}
     used = read_usage({"input_tokens": 10, "output_tokens": 20, **details})
     assert (used.cached_tokens, used.reasoning_tokens) == (4, 5)
 
 
 @pytest.mark.parametrize("number", [None, 0, -1, 2**40, True, "many", [], float("nan"), float("inf")])
-def test_usage_without_a_possible_number_is_none(number: Any) -> None:
+def test_usage_without_valid_numbers_counts_as_missing(number: Any) -> None:
     assert reported_usage({"prompt_tokens": number, "completion_tokens": number, "total_tokens": number}) is None
 
 
-def test_later_numbers_win_unless_they_are_missing() -> None:
+def test_later_numbers_replace_earlier_ones() -> None:
     first = later_usage(None, {"input_tokens": 10, "output_tokens": 1})
     assert later_usage(first, None) == later_usage(first, {"prompt_tokens": None}) == later_usage(first, [1]) == first
     last = later_usage(first, {"output_tokens": 20})

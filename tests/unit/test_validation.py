@@ -152,7 +152,7 @@ def test_an_invalid_enum_value_is_reported_with_the_allowed_values(
     assert (error.param, error.code, error.message) == (param, "invalid_value", message)
 
 
-def test_an_object_without_a_type_misses_it() -> None:
+def test_an_object_without_a_type_is_reported() -> None:
     error = defect({"shapes": [{}]})
     assert (error.param, error.code) == ("shapes[0].type", "missing_required_parameter")
 

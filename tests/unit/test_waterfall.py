@@ -87,7 +87,7 @@ def test_a_pause_below_a_millisecond_is_not_a_gap() -> None:
     assert gaps([Interval(0.4, 5), Interval(5.5, 10)], end=10) == []
 
 
-def test_an_attempt_does_not_count_as_work() -> None:
+def test_an_attempt_does_not_count_as_busy_time() -> None:
     found = chart(span("Attempt 1", SpanKind.RUN, 0, 10), span("a", SpanKind.MODEL, 2, 10))
     assert (critical(found), found.overhead) == (["a"], 2000)
 
@@ -115,7 +115,7 @@ def test_clock_skew_puts_nothing_before_the_start() -> None:
     assert (bar.start, bar.end) == (0, 2000)
 
 
-def test_ticks_are_round_and_few() -> None:
+def test_ticks_are_few_round_numbers() -> None:
     for scale in (1, 7, 99, 1234, 60_000, 86_400_000):
         found = ticks(scale)
         assert found[0] == 0
@@ -123,7 +123,7 @@ def test_ticks_are_round_and_few() -> None:
         assert found[-1] <= scale
 
 
-def test_ticks_of_minutes_are_multiples_as_on_a_clock() -> None:
+def test_minute_ticks_are_round_multiples() -> None:
     assert [tick / 60_000 for tick in ticks(472_000)] == [0, 1, 2, 3, 4, 5, 6, 7]
 
 

@@ -5,7 +5,7 @@ from server.api_urls import ENDPOINTS
 from tests.support.work import SERVED, paths_of_work
 
 
-def test_every_post_request_is_work_unless_it_updates_cancels_or_administers() -> None:
+def test_post_requests_are_work_unless_they_update_cancel_or_administer() -> None:
     index = EndpointIndex(ENDPOINTS)
     for path in SERVED:
         endpoint = index.find("POST", f"/v1{path}")
@@ -17,11 +17,11 @@ def test_every_post_request_is_work_unless_it_updates_cancels_or_administers() -
         assert endpoint.is_work, path
 
 
-def test_reading_and_deleting_is_no_work() -> None:
+def test_reading_and_deleting_are_not_work() -> None:
     assert not [endpoint.path for endpoint in ENDPOINTS if endpoint.method != "POST" and endpoint.is_work]
 
 
-def test_names_in_paths_come_before_ids() -> None:
+def test_literal_paths_take_precedence_over_ids() -> None:
     by_id = Endpoint("", "", method="POST", path="things/<id>", returns="")
     by_name = Endpoint("", "", method="POST", path="things/check", returns="")
     index = EndpointIndex([by_id, by_name])

@@ -50,7 +50,9 @@ def bytes_in_deleted_files(pid: int) -> int:
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/files", "/v1/chat/completions"])
 @pytest.mark.parametrize("key", [{}, {"Authorization": "Bearer sk-nobody"}], ids=["no key", "unknown key"])
-def test_a_stranger_is_rejected_before_the_body(server: WebProcess, path: str, key: dict[str, str]) -> None:
+def test_a_request_without_a_key_is_rejected_before_its_body(
+    server: WebProcess, path: str, key: dict[str, str]
+) -> None:
     with RawConnection(server.url) as peer:
         peer.send_head("POST", path, Content_Length=60 * MIB, **key)
         answer = peer.response()
@@ -75,7 +77,7 @@ def test_anthropic_clients_get_their_own_error(server: WebProcess, caller: Calle
         assert answer.error["type"] == kind
 
 
-def test_strangers_cannot_fill_the_disk(server: WebProcess) -> None:
+def test_requests_without_a_key_cannot_fill_the_disk(server: WebProcess) -> None:
     before = bytes_in_deleted_files(server.pid)
     with ExitStack() as stack:
         peers = [stack.enter_context(RawConnection(server.url)) for _ in range(6)]
@@ -155,7 +157,7 @@ def test_expect_100_continue_is_answered_with_the_refusal(server: WebProcess) ->
         assert peer.is_closed_within(8)
 
 
-def test_the_rest_of_a_refused_body_is_never_a_request(server: WebProcess) -> None:
+def test_the_rest_of_a_refused_body_is_not_read_as_a_request(server: WebProcess) -> None:
     smuggled = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with RawConnection(server.url) as peer:
         peer.send_head("POST", "/v1/responses", Content_Length=2 * MIB)

@@ -64,7 +64,7 @@ def test_an_invalid_request_gets_400_and_is_not_continued(strict: WebProcess, ki
 
 
 @pytest.mark.parametrize("kind", UNUSUAL)
-def test_an_unusual_request_gets_an_error(strict: WebProcess, kind: str) -> None:
+def test_an_unsupported_request_gets_an_error(strict: WebProcess, kind: str) -> None:
     request, status = UNUSUAL[kind]
     written = strict.written
     with RawConnection(strict.url) as peer:
@@ -74,7 +74,7 @@ def test_an_unusual_request_gets_an_error(strict: WebProcess, kind: str) -> None
     assert "Traceback" not in strict.output(since=written)
 
 
-def test_headers_byte_by_byte_time_out(strict: WebProcess) -> None:
+def test_headers_sent_byte_by_byte_time_out(strict: WebProcess) -> None:
     with RawConnection(strict.url) as peer:
         peer.send(GET + b"X-Slow: ")
         peer.trickle(15)
@@ -84,7 +84,7 @@ def test_headers_byte_by_byte_time_out(strict: WebProcess) -> None:
         assert peer.is_closed_within(10)
 
 
-def test_half_a_request_does_not_disturb_the_response_before(
+def test_an_incomplete_request_does_not_disturb_the_previous_response(
     strict: WebProcess, caller: Caller, script: Script
 ) -> None:
     gate = Gate()
@@ -117,7 +117,7 @@ def test_a_connection_without_a_request_is_closed(strict: WebProcess) -> None:
         assert peer.is_closed_within(15)
 
 
-def test_a_kept_connection_is_not_subject_to_the_limit_of_headers(strict: WebProcess) -> None:
+def test_a_kept_alive_connection_is_not_subject_to_the_header_timeout(strict: WebProcess) -> None:
     with RawConnection(strict.url) as peer:
         for _ in range(2):
             peer.send(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -127,7 +127,7 @@ def test_a_kept_connection_is_not_subject_to_the_limit_of_headers(strict: WebPro
             peer.socket.settimeout(20)
 
 
-def test_a_websocket_is_not_subject_to_the_limit_of_headers(strict: WebProcess, caller: Caller) -> None:
+def test_a_websocket_is_not_subject_to_the_header_timeout(strict: WebProcess, caller: Caller) -> None:
     with RawConnection(strict.url) as peer:
         key = base64.b64encode(bytes(16)).decode()
         upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec_WebSocket_Version": 13}

@@ -171,7 +171,7 @@ def running(api: Api) -> int:
         return Response.objects.filter(status__in=RUNNING).count()
 
 
-def test_a_disconnect_within_the_request_leaves_nothing(
+def test_a_disconnect_during_the_request_leaves_nothing(
     with_grace_period: MakeApiWithGrace, server: WebProcess
 ) -> None:
     api = with_grace_period(0)

@@ -96,7 +96,7 @@ def log_of(caller: Caller, response_id: str) -> bytes:
 
 
 @SERVERS
-def test_a_cut_stream_continues_elsewhere_without_a_gap_or_a_repetition(
+def test_a_closed_stream_continues_on_another_process_without_gap_or_repetition(
     server: str, api: Api, caller: Caller, script: Script, worker: WorkerProcess
 ) -> None:
     gate = Gate()
@@ -116,7 +116,7 @@ def test_a_cut_stream_continues_elsewhere_without_a_gap_or_a_repetition(
     assert outcomes == ["interrupted", "stop"]
 
 
-def test_a_run_of_several_turns_is_handed_over_between_them(
+def test_a_run_is_handed_over_between_two_turns(
     reaching: Api, caller: Caller, script: Script, served: McpServer, worker: WorkerProcess
 ) -> None:
     """Nothing is repeated: the tool call ends in the process that stops, the next turn is executed by a worker."""
@@ -136,7 +136,7 @@ def test_a_run_of_several_turns_is_handed_over_between_them(
 
 
 @SERVERS
-def test_a_stopping_process_fails_its_probe_and_serves_until_balancers_have_noticed(
+def test_a_stopping_process_fails_its_probe_and_serves_during_the_drain_delay(
     server: str, caller: Caller, script: Script
 ) -> None:
     script.say("Hello")

@@ -94,7 +94,7 @@ def test_static_files_are_compressed_and_can_be_cached(web: WebProcess, http: ht
     assert (part.status_code, part.content) == (206, plain.content[:100])
 
 
-def test_there_is_an_icon(web: WebProcess, http: httpx2.Client) -> None:
+def test_the_icon_is_served(web: WebProcess, http: httpx2.Client) -> None:
     icon = http.get(f"{web.url}/favicon.ico")
     assert (icon.status_code, icon.headers["content-type"]) == (200, "image/x-icon")
     assert icon.content.startswith(b"\x00\x00\x01\x00")
@@ -105,9 +105,7 @@ def test_there_is_an_icon(web: WebProcess, http: httpx2.Client) -> None:
 
 
 @pytest.mark.parametrize("path", PUBLIC)
-def test_public_pages_refuse_other_methods_in_the_words_of_the_api(
-    web: WebProcess, http: httpx2.Client, path: str
-) -> None:
+def test_public_pages_refuse_other_methods_with_api_errors(web: WebProcess, http: httpx2.Client, path: str) -> None:
     refused = http.post(web.url + path, json={})
     assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
     assert refused.json()["error"] == {
@@ -119,7 +117,7 @@ def test_public_pages_refuse_other_methods_in_the_words_of_the_api(
     assert http.head(web.url + path).status_code == 200
 
 
-def test_browsers_get_a_page_instead(web: WebProcess, http: httpx2.Client) -> None:
+def test_browsers_get_an_error_page(web: WebProcess, http: httpx2.Client) -> None:
     page = http.delete(f"{web.url}/docs", headers={"Accept": "text/html,*/*;q=0.8"})
     assert (page.status_code, page.headers["allow"]) == (405, "GET, HEAD")
     assert "Not allowed to DELETE on /docs. Allowed: GET, HEAD." in page.text
@@ -142,7 +140,7 @@ def test_a_wrong_host_is_one_line_in_the_log(web: WebProcess, http: httpx2.Clien
     assert "Traceback" not in web.output(since=written)
 
 
-def test_errors_outside_of_the_api_are_pages_of_one_design(web: WebProcess, http: httpx2.Client) -> None:
+def test_errors_outside_of_the_api_share_one_page_design(web: WebProcess, http: httpx2.Client) -> None:
     for path, headers, status in (("/nothing", {}, 404), ("/docs", {"Host": "other.test"}, 400)):
         page = http.get(web.url + path, headers=headers)
         assert page.status_code == status

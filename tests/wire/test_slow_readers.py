@@ -133,7 +133,7 @@ def forwarded(
         yield Forwarded(path="/audio/speech", body=body, script=spoken)
 
 
-def test_a_forwarded_answer_that_is_not_read_is_not_read_from_the_upstream_either(
+def test_reading_from_the_upstream_stops_while_a_client_does_not_read(
     impatient: WebProcess, caller: Caller, forwarded: Forwarded
 ) -> None:
     process, before = psutil.Process(impatient.pid), impatient.written
@@ -186,7 +186,7 @@ def path(
 
 
 @pytest.mark.nightly
-def test_clients_that_do_not_read_an_answer_are_disconnected(
+def test_clients_that_do_not_read_a_json_answer_or_file_are_disconnected(
     impatient: WebProcess, http: httpx2.Client, caller: Caller, script: Script, path: str
 ) -> None:
     before, api = impatient.written, Api(http, url=impatient.url, caller=caller)

@@ -150,7 +150,7 @@ def extended_chunks(number: int) -> Iterator[bytes]:
     return repeat(b"1;name=" + b"a" * 900 + b"\r\nx\r\n", number)
 
 
-def test_lines_between_chunks_are_bounded(server: WebProcess, caller: Caller) -> None:
+def test_lines_between_chunks_are_limited(server: WebProcess, caller: Caller) -> None:
     with RawConnection(server.url) as peer:
         peer.send_head("POST", "/v1/responses", Transfer_Encoding="chunked", Authorization=bearer(caller))
         all(map(peer.send, extended_chunks(1000)))
@@ -264,7 +264,7 @@ OTHER_UPGRADES = ["h2c", "TLS/1.0", "websocket, h2c", "h2c\r\nUpgrade: websocket
 
 @pytest.mark.parametrize("protocol", OTHER_UPGRADES)
 @pytest.mark.parametrize("is_chunked", [False, True], ids=["length", "chunks"])
-def test_an_offer_of_another_protocol_is_ignored(
+def test_an_upgrade_to_another_protocol_is_ignored(
     server: WebProcess, caller: Caller, script: Script, body: bytes, protocol: str, is_chunked: bool
 ) -> None:
     script.say("Hello")
@@ -311,7 +311,9 @@ def test_a_websocket_waits_for_the_answer_to_the_request_before(server: WebProce
     [b"BAD\r\n\r\n", b'{"model": "m"}\r\n', GET + b"Foo\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n"],
     ids=["no request", "a body without a length", "an invalid header", "an invalid length"],
 )
-def test_a_request_is_answered_though_what_follows_is_invalid(server: WebProcess, caller: Caller, rest: bytes) -> None:
+def test_a_request_is_answered_before_invalid_data_that_follows(
+    server: WebProcess, caller: Caller, rest: bytes
+) -> None:
     with RawConnection(server.url) as peer:
         head = GET + f"Authorization: {bearer(caller)}\r\n\r\n".encode()
         peer.socket.sendall(head + head + rest)
@@ -336,7 +338,7 @@ def test_a_url_may_be_absolute(server: WebProcess, caller: Caller) -> None:
     ],
     ids=["no body", "empty body", "HTTP/1.0"],
 )
-def test_a_request_that_cannot_wait_for_100_continue_gets_only_its_answer(server: WebProcess, head: bytes) -> None:
+def test_a_request_sent_without_waiting_for_100_continue_gets_only_its_answer(server: WebProcess, head: bytes) -> None:
     with RawConnection(server.url) as peer:
         peer.send(head)
         assert peer.response().status == 401

@@ -85,7 +85,7 @@ def test_the_client_completes_the_scenario(
 
 
 @pytest.mark.nightly
-def test_litellm_stands_in_front(web: WebProcess, caller: Caller, script: Script) -> None:
+def test_the_client_completes_the_scenario_through_litellm(web: WebProcess, caller: Caller, script: Script) -> None:
     """All in one test, because its proxy takes long to start."""
     steps = {**USUAL, "response": (SAID, HELLO), "streamed_response": (SAID, {"pieces": ["Hel", "lo"]})}
     steps |= {"streaming": (SAID, {"pieces": ["Hel", "lo"]}), "response_with_tools": (SEEN, A_CAT)}

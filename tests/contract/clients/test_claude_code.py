@@ -52,7 +52,7 @@ def test_a_session_is_continued(claude: ClaudeCode, script: Script) -> None:
     assert "Hi, Tom." in str(script.messages[1])
 
 
-def test_its_tools_run_and_their_results_are_read(claude: ClaudeCode, script: Script) -> None:
+def test_tools_run_and_their_results_are_read(claude: ClaudeCode, script: Script) -> None:
     writing = stream(chunk(reasoning="A file."), *calls(Write='{"file_path":"note.txt","content":"Hello"}'))
     script.then(writing, stream(*text("Done.")))
     result = claude.run(script, "Write a note.", tools=["Write"])
@@ -63,7 +63,7 @@ def test_its_tools_run_and_their_results_are_read(claude: ClaudeCode, script: Sc
     assert (answered["role"], "note.txt" in answered["content"]) == ("tool", True)
 
 
-def test_its_usage_is_that_of_the_server(claude: ClaudeCode, script: Script) -> None:
+def test_the_reported_usage_equals_the_usage_of_the_server(claude: ClaudeCode, script: Script) -> None:
     script.then(stream(chunk(content="Hello"), chunk(finish="stop"), usage()))
     spent = final(claude.run(script, "Hi")["runs"][0])["usage"]
     assert (spent["input_tokens"], spent["output_tokens"]) == (7, 3)
@@ -77,7 +77,7 @@ def test_a_wrong_key_is_reported_at_once(web: WebProcess, script: Script) -> Non
     assert run["seconds"] < 60
 
 
-def test_an_overloaded_server_is_asked_again(claude: ClaudeCode, script: Script) -> None:
+def test_a_request_to_an_overloaded_server_is_repeated(claude: ClaudeCode, script: Script) -> None:
     script.then(refusal(429, headers={"Retry-After": "3"}), stream(*text("Hello")))
     (run,) = claude.run(script, "Hi")["runs"]
     assert (final(run)["result"], len(script.bodies)) == ("Hello", 2)

@@ -57,7 +57,7 @@ class TestLlm:
         assert self.outputs(program, script, endpoint, ["I am Tom."], ["--continue", "Who am I?"])[1] == "Tom."
         assert [message["content"] for message in script.messages[1]] == ["I am Tom.", "Hi, Tom.", "Who am I?"]
 
-    def test_its_functions_are_called(self, program: Program, script: Script, endpoint: str) -> None:
+    def test_functions_of_a_program_are_called(self, program: Program, script: Script, endpoint: str) -> None:
         script.call(look='{"place": "sofa"}').say("A cat.")
         found = self.outputs(program, script, endpoint, ["What is on the sofa?", "--functions", LOOK])
         assert found == ["A cat."]
@@ -97,7 +97,7 @@ class TestOpencode:
         assert [said(run) for run in result["runs"]] == ["Hi, Tom.", "Tom."]
         assert "Hi, Tom." in str(script.messages[1])
 
-    def test_its_tools_run_and_their_results_are_read(self, program: Program, script: Script, package: str) -> None:
+    def test_tools_run_and_their_results_are_read(self, program: Program, script: Script, package: str) -> None:
         script.then(stream(*calls(bash='{"command": "echo a cat > note.txt; cat note.txt", "description": "Write"}')))
         script.then(stream(*text("Done.")))
         result = program.run("opencode", script, package=package, prompts=["Write a note."])
