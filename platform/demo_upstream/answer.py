@@ -14,7 +14,6 @@ from demo_upstream.request import DemoChatRequest
 
 Wire = dict[str, Any]
 
-OBFUSCATED_LENGTH = 16
 SENTENCES = {"none": 0, "minimal": 1, "low": 1, "medium": 2}
 
 
@@ -33,17 +32,16 @@ class Answer:
     def __init__(self, chat: DemoChatRequest, model: DemoModel) -> None:
         # Everything except the time is derived from the request, so answers are equal with and without streaming.
         seed = blake2b(chat.model_dump_json(exclude={"stream", "stream_options"}).encode(), digest_size=16).digest()
-        rule, reply = rules.reply(chat, model)
+        rule, reply = rules.reply(chat)
         generated = [GeneratedToken("reasoning_content", text) for text in _thoughts(rule, chat, model)]
         for index, call in enumerate(reply.calls):
             identity = blake2b(seed + index.to_bytes(4), digest_size=12).hexdigest()
             generated.append(GeneratedToken("tool_calls", "", index, {"id": f"call_{identity}", "name": call.name}))
             generated += [GeneratedToken("tool_calls", text, index) for text in tokens.split(call.arguments)]
         text = reply.text
-        for stop in chat.stop or () if not reply.refuses else ():
+        for stop in chat.stop or ():
             text = text.partition(stop)[0]
-        field = "refusal" if reply.refuses else "content"
-        generated += [GeneratedToken(field, token) for token in tokens.split(text)]
+        generated += [GeneratedToken("content", token) for token in tokens.split(text)]
         self.tokens = generated[: chat.token_limit]
         is_cut = len(self.tokens) < len(generated)
         self._finish_reason = "length" if is_cut else "tool_calls" if reply.calls else "stop"
@@ -67,9 +65,8 @@ class Answer:
                 calls.append({"id": token.opens["id"], "type": "function", "function": function})
             elif token.field == "tool_calls":
                 calls[-1]["function"]["arguments"] += token.text
-        # Refusals and calls have no content.
-        content = None if calls or "refusal" in texts else texts.get("content", "")
-        message: Wire = {"role": "assistant", "content": content, "refusal": texts.get("refusal")}
+        # Calls have no content.
+        message: Wire = {"role": "assistant", "content": None if calls else texts.get("content", ""), "refusal": None}
         message |= {"reasoning_content": texts["reasoning_content"]} if "reasoning_content" in texts else {}
         message |= {"tool_calls": calls} if calls else {}
         choice = {
@@ -82,7 +79,7 @@ class Answer:
 
     def word(self, position: int) -> Wire:
         """Return the chunk of a token."""
-        token, options = self.tokens[position], self._chat.stream_options
+        token = self.tokens[position]
         delta: Wire = {token.field: token.text}
         if token.opens is not None:
             function = {"name": token.opens["name"], "arguments": ""}
@@ -90,11 +87,7 @@ class Answer:
             delta = {"tool_calls": [called]}
         elif token.field == "tool_calls":
             delta = {"tool_calls": [{"index": token.call, "function": {"arguments": token.text}}]}
-        chunk = self.chunk(delta, logprobs=self._logprobs([position]))
-        if options is not None and options.include_obfuscation:
-            # Padding hides the length of tokens from eavesdroppers, if the client asks for it.
-            chunk["obfuscation"] = "x" * max(0, OBFUSCATED_LENGTH - len(token.text.encode()))
-        return chunk
+        return self.chunk(delta, logprobs=self._logprobs([position]))
 
     def closing(self) -> Iterator[Wire]:
         """Yield the chunks after the last token."""
@@ -127,13 +120,13 @@ class Answer:
     def _logprobs(self, positions: range | list[int]) -> Wire | None:
         if not self._chat.logprobs:
             return None
-        known: dict[str, list[Wire]] = {"content": [], "refusal": []}
-        for position in positions:
-            token = self.tokens[position]
-            if token.field in known:
-                count = self._chat.top_logprobs or 0
-                known[token.field].append(tokens.logprob(token.text, position=position, alternatives=count))
-        return {field: chances or None for field, chances in known.items()} if any(known.values()) else None
+        count = self._chat.top_logprobs or 0
+        content = [
+            tokens.logprob(self.tokens[position].text, position=position, alternatives=count)
+            for position in positions
+            if self.tokens[position].field == "content"
+        ]
+        return {"content": content, "refusal": None} if content else None
 
 
 def prompt_tokens(chat: DemoChatRequest) -> int:

@@ -1,7 +1,6 @@
 """The HTTP application and its server, for `python -m demo_upstream` and for tests."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,10 +8,10 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from demo_upstream import audio, embeddings, images, models, prompts
+from demo_upstream import embeddings, models
 from demo_upstream.answer import Answer
 from demo_upstream.errors import Code, DemoApiError
-from demo_upstream.request import parse_chat, parse_completion, parse_embeddings
+from demo_upstream.request import parse_chat, parse_embeddings
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -38,12 +37,6 @@ def create_app() -> web.Application:
             web.get("/v1/models/{id}", _show_model),
             web.post("/v1/chat/completions", _chat),
             web.post("/v1/embeddings", _embed),
-            web.post("/v1/completions", _complete),
-            web.post("/v1/audio/speech", _speak),
-            web.post("/v1/audio/transcriptions", _transcribe),
-            web.post("/v1/audio/translations", _transcribe),
-            web.post("/v1/images/generations", _draw),
-            web.post("/v1/images/edits", _draw),
         ]
     )
     return app
@@ -95,14 +88,16 @@ async def _show_model(request: web.Request) -> web.Response:
 async def _chat(request: web.Request) -> web.StreamResponse:
     chat = parse_chat(await request.read())
     model = models.find(chat.model)
-    if model.base in models.SILENT:
+    if model.base == models.EMBEDDING:
         raise DemoApiError(f"'{chat.model}' does not chat.", param="model", code=Code.UNSUPPORTED_VALUE)
     answer = Answer(chat, model)
     if not chat.stream:
         # A single body takes as long as streaming its words.
         await asyncio.sleep(len(answer.tokens) * model.pace)
         return _json(answer.completion())
-    response = await _event_stream(request)
+    headers = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+    response = web.StreamResponse(headers=headers)
+    await response.prepare(request)
     await response.write(_event(answer.chunk({"role": "assistant", "content": ""})))
     for position, _ in enumerate(answer.tokens):
         await asyncio.sleep(model.pace)
@@ -117,84 +112,6 @@ async def _embed(request: web.Request) -> web.Response:
     wanted = parse_embeddings(await request.read())
     models.find(wanted.model)
     return _json(embeddings.body(wanted))
-
-
-async def _draw(request: web.Request) -> web.StreamResponse:
-    """Answer a request for images. Edits are sent as a multipart form with the images to change."""
-    fields, given = {}, 0
-    if request.content_type == "multipart/form-data":
-        form = await request.post()
-        given = sum(isinstance(value, web.FileField) and name != "mask" for name, value in form.items())
-        fields = {name: value for name, value in form.items() if isinstance(value, str)}
-    else:
-        fields = _json_fields(await request.read())
-    models.find(str(fields.get("model") or ""))
-    created = int(time.time())
-    if str(fields.get("stream")).lower() != "true":
-        return _json(images.body(fields, pictures=given, created=created))
-    response = await _event_stream(request)
-    for event in images.events(fields, pictures=given, created=created):
-        await response.write(b"event: %b\n" % event["type"].encode() + _event(event))
-    return response
-
-
-async def _complete(request: web.Request) -> web.StreamResponse:
-    wanted = parse_completion(await request.read())
-    model = models.find(wanted.model)
-    if model.base in models.SILENT:
-        raise DemoApiError(f"'{wanted.model}' does not complete prompts.", param="model", code=Code.UNSUPPORTED_VALUE)
-    if not wanted.stream:
-        return _json(prompts.body(wanted, model, created=int(time.time())))
-    response = await _event_stream(request)
-    for chunk in prompts.chunks(wanted, model, created=int(time.time())):
-        await asyncio.sleep(model.pace)
-        await response.write(_event(chunk))
-    await response.write(b"data: [DONE]\n\n")
-    return response
-
-
-async def _speak(request: web.Request) -> web.StreamResponse:
-    fields = _json_fields(await request.read())
-    models.find(str(fields.get("model") or ""))
-    spoken = audio.speak(fields)
-    if fields.get("stream_format") != "sse":
-        return web.Response(body=spoken.content, content_type=spoken.content_type)
-    response = await _event_stream(request)
-    for event in spoken.events():
-        await response.write(_event(event))
-    return response
-
-
-async def _transcribe(request: web.Request) -> web.StreamResponse:
-    if request.content_type != "multipart/form-data":
-        raise DemoApiError("Audio is sent as a multipart form.")
-    form = await request.post()
-    models.find(str(form.get("model") or ""))
-    file = form.get("file")
-    if not isinstance(file, web.FileField):
-        raise DemoApiError("Missing required parameter: 'file'.", param="file")
-    transcript = audio.transcribe(file.filename, file.file.read())
-    if form.get("stream") != "true":
-        content_type, content = transcript.document(str(form.get("response_format") or "json"))
-        return web.Response(text=content, content_type=content_type)
-    response = await _event_stream(request)
-    for event in transcript.events():
-        await response.write(_event(event))
-    return response
-
-
-def _json_fields(body: bytes) -> dict[str, Any]:
-    try:
-        return {**orjson.loads(body)}
-    except (orjson.JSONDecodeError, TypeError) as error:
-        raise DemoApiError("We could not parse the JSON body of your request.") from error
-
-
-async def _event_stream(request: web.Request) -> web.StreamResponse:
-    headers = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
-    response = web.StreamResponse(headers=headers)
-    await response.prepare(request)
-    return response
 
 
 def _event(data: Mapping[str, Any]) -> bytes:

@@ -2,11 +2,7 @@
 
 demo                        answers, about 10 ms per word
 demo-reasoning              sends reasoning first (`reasoning_content`)
-demo-refuse                 refuses (`refusal`)
 demo-embedding              embeddings only
-demo-image                  images only
-demo-speech                 speaks: a tone for each word
-demo-transcribe             transcribes: says how much audio it got, without understanding it
 <any of them>-d50           50 ms per word; `-d0` answers without delay
 """
 
@@ -18,10 +14,8 @@ from demo_upstream.errors import Code, DemoApiError
 
 DEFAULT_PACE_MS = 10
 PACED = re.compile(r"(?P<base>.+?)(?:-d(?P<pace>\d{1,5}))?")
-CHATTING: tuple[str, ...] = ("demo", "demo-reasoning", "demo-refuse")
-SILENT: tuple[str, ...] = ("demo-embedding", "demo-image", "demo-speech", "demo-transcribe")
-"""Models that do not chat."""
-LISTED = CHATTING + SILENT
+EMBEDDING = "demo-embedding"
+LISTED: tuple[str, ...] = ("demo", "demo-reasoning", EMBEDDING)
 
 
 class DemoModel(NamedTuple):

@@ -134,7 +134,7 @@ class ResponseFormat(Strict):
 
 
 class DemoStreamOptions(Strict):
-    """Additional content of a stream."""
+    """Additional content of a stream. Obfuscation has no effect."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -221,31 +221,6 @@ class DemoChatRequest(Strict):
         return [tool.function for tool in self.tools or []]
 
 
-class CompletionRequest(Strict):
-    """Body of `POST /v1/completions`. Only texts are supported, no token arrays."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    model: str
-    prompt: Annotated[list[str], Field(min_length=1, max_length=2048), BeforeValidator(_listed)]
-    max_tokens: Annotated[int, Field(ge=0)] | None = None
-    stop: Annotated[Annotated[list[str], Field(max_length=4)] | None, BeforeValidator(_listed)] = None
-    echo: bool | None = None
-    stream: bool | None = None
-    stream_options: DemoStreamOptions | None = None
-    n: Literal[1] | None = None
-    best_of: Literal[1] | None = None
-
-    # Validated but without effect.
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    logit_bias: dict[str, float] | None = None
-    seed: int | None = None
-    user: str | None = None
-
-
 class EmbeddingsRequest(Strict):
     """Body of `POST /v1/embeddings`. Only texts are supported, no token arrays."""
 
@@ -263,11 +238,6 @@ class EmbeddingsRequest(Strict):
 def parse_embeddings(body: bytes) -> EmbeddingsRequest:
     """Parse a body. Raises DemoApiError."""
     return _parse(EmbeddingsRequest, body)
-
-
-def parse_completion(body: bytes) -> CompletionRequest:
-    """Parse a body. Raises DemoApiError."""
-    return _parse(CompletionRequest, body)
 
 
 def parse_chat(body: bytes) -> DemoChatRequest:

@@ -1,18 +1,17 @@
 """The rules of the demo: a table of small functions, of which the first with an answer wins.
 
-`RULES` determine the answer, `STYLES` modify its text according to instructions such as "answer in capitals". To add a
-rule, write a function from a conversation to a reply or None and add it to the table. Names of rules are shown in
-reasoning.
+To add a rule, write a function from a conversation to a reply or None and add it to the table. Names of rules are shown
+in reasoning.
 """
 
 import json
+import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from demo_upstream import arithmetic, schema, tools
+from demo_upstream import schema, tools
 from demo_upstream.errors import Code, DemoApiError
-from demo_upstream.models import DemoModel
 from demo_upstream.request import DemoChatRequest
 from demo_upstream.schema import Fill, UnfillableError
 from demo_upstream.text_values import TextValues
@@ -21,12 +20,11 @@ from demo_upstream.tools import DemoCall
 
 @dataclass(frozen=True)
 class Reply:
-    """A text, which may be a refusal, or tool calls. Styles do not apply to JSON documents."""
+    """A text, which may be a JSON document, or tool calls."""
 
     text: str = ""
     calls: tuple[DemoCall, ...] = ()
     is_json: bool = False
-    refuses: bool = False
 
 
 Rule = Callable[[DemoChatRequest], Reply | None]
@@ -41,61 +39,38 @@ HOW_TO_GO_ON = (
     "admin."
 )
 SHORT = 80
-# A text that contains all words of a key gets its sentence.
-FACTS = {
-    ("capital", "france"): "The capital of France is Paris.",
-    ("capital", "germany"): "The capital of Germany is Berlin.",
-    ("capital", "italy"): "The capital of Italy is Rome.",
-    ("capital", "spain"): "The capital of Spain is Madrid.",
-    ("capital", "japan"): "The capital of Japan is Tokyo.",
-    ("capital", "kenya"): "The capital of Kenya is Nairobi.",
-    ("capital", "brazil"): "The capital of Brazil is Brasília.",
-    ("largest", "planet"): "The largest planet of the solar system is Jupiter.",
-    ("highest", "mountain"): "The highest mountain above the sea is Mount Everest.",
-    ("wrote", "hamlet"): "Hamlet was written by William Shakespeare.",
-    ("speed", "light"): "Light travels at 299,792,458 metres per second in a vacuum.",
-    ("water", "boil"): "At sea level water boils at 100 degrees Celsius.",
-    ("days", "week"): "A week has seven days.",
-}
+OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 ECHO = re.compile(
     r"\s*(?:please\s+)?(?:echo\b|repeat after me\b|say\b|(?:reply|respond|answer) with(?: exactly)?\b):?\s*(\S.*)",
     re.IGNORECASE | re.DOTALL,
-)
-IN_CAPITALS = r"in (?:all )?(?:capitals|caps|capital letters|upper ?case)"
-CAPITALS = re.compile(rf"\b{IN_CAPITALS}\b|\ball caps\b", re.IGNORECASE)
-REPEAT = r"(?:say|repeat|shout|write|give me) (?:that|it|the same|(?:your|the) (?:last |previous )?answer)(?: again)?"
-AGAIN = re.compile(
-    rf"(?:(?:and|now|please|can you|could you) )*(?:{REPEAT}(?:,? {IN_CAPITALS})?|{IN_CAPITALS})(?:,? please)?[.!? ]*",
-    re.IGNORECASE,
 )
 STATES_FACT = re.compile(r"\bmy ((?:\w+ ){0,2}?\w+) is ([^.?!,;\n]+?)(?= and | but |[.?!,;\n]|$)", re.IGNORECASE)
 ASKS = re.compile(
     r"\b(?:what(?: is|['’]s| was)|who is|do you (?:know|remember)) my ((?:\w+ ){0,2}?\w+?)(?: again)?(?:\?|[.! ]*$)",
     re.IGNORECASE,
 )
+# Numbers are bounded, so that products are quickly computed. More than one operation is not supported.
+COMPUTES = re.compile(r"\bwhat(?: is|['’]s) (\d{1,15}) ?([-+*]) ?(\d{1,15})(?! ?[-+*/.^\d])", re.IGNORECASE)
 GREETS = re.compile(r"\s*(?:hi|hello|hey|greetings|good (?:morning|afternoon|evening))\b", re.IGNORECASE)
-QUOTABLE = r"(?:the words? )?(?:[\"“'](?P<quoted>[^\"”'\n]+)[\"”']|(?P<plain>[^.\n]+))"
-ALWAYS = re.compile(rf"\balways (?:answer|reply|respond) with {QUOTABLE}", re.IGNORECASE)
-ENDS = re.compile(rf"\bend (?:\w+ ){{0,3}}?with {QUOTABLE}", re.IGNORECASE)
-PIRATE = re.compile(r"\bpirate\b", re.IGNORECASE)
+ENDS = re.compile(
+    r"\bend (?:\w+ ){0,3}?with (?:the words? )?(?:[\"“'](?P<quoted>[^\"”'\n]+)[\"”']|(?P<plain>[^.\n]+))", re.IGNORECASE
+)
 WONDERS = re.compile(r"\b(?:who|what) are you\b|\bwhat can you do\b|\bhelp\b[?!. ]*$", re.IGNORECASE)
 
 
-def reply(chat: DemoChatRequest, model: DemoModel) -> tuple[str, Reply]:
-    """Return the name of the rule that matched, and its answer with styles applied."""
-    if model.base == "demo-refuse":
-        return "declines", Reply("I cannot help with that: this demo model always declines.", refuses=True)
+def reply(chat: DemoChatRequest) -> tuple[str, Reply]:
+    """Return the name of the rule that matched, and its answer, which ends as the instructions demand."""
     answers = ((rule.__name__, rule(chat)) for rule in RULES)
     name, answer = next((name, answer) for name, answer in answers if answer is not None)
-    if answer.calls or answer.is_json:
-        return name.replace("_", " "), answer
-    text = answer.text
-    for style in STYLES:
-        text = style(text, chat.instructions)
-    if chat.response_format is not None and chat.response_format.type == "json_object":
-        text = json.dumps({"answer": text}, ensure_ascii=False)
-    return name.replace("_", " "), Reply(text)
+    if not answer.calls and not answer.is_json:
+        demanded = ENDS.search(chat.instructions)
+        ending = f" {(demanded['quoted'] or demanded['plain']).strip()}" if demanded else ""
+        text = answer.text + ending
+        if chat.response_format is not None and chat.response_format.type == "json_object":
+            text = json.dumps({"answer": text}, ensure_ascii=False)
+        answer = Reply(text)
+    return name.replace("_", " "), answer
 
 
 def calls_the_demanded_tool(chat: DemoChatRequest) -> Reply | None:
@@ -153,16 +128,6 @@ def counts_the_attachments(chat: DemoChatRequest) -> Reply | None:
     return Reply(f"You gave me {given}, but a demo cannot see, hear or read what is in there.{question}")
 
 
-def repeats_its_previous_answer(chat: DemoChatRequest) -> Reply | None:
-    """Repeat the previous answer for "say that again", "shout it" or "in capitals"."""
-    if not AGAIN.fullmatch(chat.asked.strip()):
-        return None
-    answers = [message.text for message in chat.messages if message.role == "assistant" and message.text]
-    answer = answers[-1] if answers else "There is nothing to repeat yet, says the demo model."
-    loudly = CAPITALS.search(chat.asked) or "shout" in chat.asked.lower()
-    return Reply(answer.upper() if loudly else answer)
-
-
 def echoes(chat: DemoChatRequest) -> Reply | None:
     """Return the text of "echo: text", "say text" or "repeat after me: text", without quotation marks around it."""
     found = ECHO.fullmatch(chat.asked)
@@ -195,16 +160,12 @@ def takes_note(chat: DemoChatRequest) -> Reply | None:
 
 
 def computes(chat: DemoChatRequest) -> Reply | None:
-    """Solve an arithmetic expression."""
-    result = arithmetic.solve(chat.asked)
-    return Reply(f"{result}, says the demo model.") if result else None
-
-
-def knows_a_fact(chat: DemoChatRequest) -> Reply | None:
-    """Answer a question about a known fact."""
-    words = set(re.findall(r"\w+", chat.asked.lower()))
-    fact = next((fact for key, fact in FACTS.items() if words.issuperset(key)), None)
-    return Reply(f"{fact} (One of the few facts that this demo model knows.)") if fact else None
+    """Answer "What is 12*7?"."""
+    asked = COMPUTES.search(chat.asked)
+    if asked is None:
+        return None
+    left, sign, right = asked.groups()
+    return Reply(f"{left}{sign}{right} = {OPERATORS[sign](int(left), int(right))}, says the demo model.")
 
 
 def introduces_itself(chat: DemoChatRequest) -> Reply | None:
@@ -234,44 +195,13 @@ RULES: tuple[Rule, ...] = (
     fills_the_schema,
     quotes_the_tool_results,
     counts_the_attachments,
-    repeats_its_previous_answer,
     echoes,
     remembers,
     takes_note,
     computes,
-    knows_a_fact,
     introduces_itself,
     admits_being_a_demo,
 )
-
-
-def apply_always_answer(text: str, instructions: str) -> str:
-    """Follow "always answer with X"."""
-    match = ALWAYS.search(instructions)
-    return _quotable(match) if match else text
-
-
-def apply_pirate(text: str, instructions: str) -> str:
-    """Follow "talk like a pirate", the instruction of many introductory examples."""
-    return f"Arr! {text}" if PIRATE.search(instructions) else text
-
-
-def apply_ending(text: str, instructions: str) -> str:
-    """Follow "always end with X" or "end every answer with X"."""
-    match = ENDS.search(instructions)
-    return f"{text} {_quotable(match)}" if match else text
-
-
-def apply_capitals(text: str, instructions: str) -> str:
-    """Follow "answer in capitals"."""
-    return text.upper() if CAPITALS.search(instructions) else text
-
-
-STYLES = (apply_always_answer, apply_pirate, apply_ending, apply_capitals)
-
-
-def _quotable(match: re.Match[str]) -> str:
-    return (match["quoted"] or match["plain"]).strip()
 
 
 def _at_once(calls: tuple[DemoCall, ...], chat: DemoChatRequest) -> Reply:

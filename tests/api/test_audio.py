@@ -51,13 +51,6 @@ def script(audio_upstream: ScriptedUpstream, database: None) -> Iterator[Script]
         yield script
 
 
-@pytest.fixture
-def demo(database: None, demo_url: str) -> str:
-    """Add the demo upstream with its audio models."""
-    services.add_upstream(name="demo audio", base_url=demo_url, models=["demo-speech", "demo-transcribe"])
-    return demo_url
-
-
 def send(api: Api, path: str, fields: dict[str, Any], *files: tuple[str, bytes]) -> httpx2.Response:
     """Send a form; without files, the file is a short one."""
     parts: list[Any] = [(name, ("a.wav", content, "audio/wav")) for name, content in files or [("file", WAV)]]
@@ -76,7 +69,7 @@ def audio(*pieces: Any, content_type: str = "audio/mpeg") -> Answer:
     return Answer(pieces=pieces, content_type=content_type, done=False)
 
 
-def test_the_form_and_the_answer_are_forwarded(client: OpenAI, script: Script, caller: Caller) -> None:
+def test_form_and_answer_are_forwarded(client: OpenAI, script: Script, caller: Caller) -> None:
     script.then(whole(SPOKEN))
     made = client.audio.transcriptions.create(
         file=("talk.wav", WAV, "audio/wav"),
@@ -104,7 +97,7 @@ def test_the_form_and_the_answer_are_forwarded(client: OpenAI, script: Script, c
     assert (row.estimated, row.audio_seconds, row.request_id != "") == (False, 0, True)
 
 
-def test_a_json_answer_has_a_content_length(api: Api, script: Script) -> None:
+def test_an_answer_in_json_has_a_content_length(api: Api, script: Script) -> None:
     script.then(whole(SPOKEN))
     answer = send(api, "/audio/transcriptions", {"model": script.model})
     assert ok(answer) == SPOKEN
@@ -112,7 +105,7 @@ def test_a_json_answer_has_a_content_length(api: Api, script: Script) -> None:
 
 
 @pytest.mark.parametrize(("kind", "text"), [("text", "Hello.\n"), ("srt", "1\n00:00:00,000 --> 00:00:01,500\nHi\n")])
-def test_text_formats_are_forwarded(client: OpenAI, script: Script, caller: Caller, kind: Any, text: str) -> None:
+def test_formats_of_text_are_forwarded(client: OpenAI, script: Script, caller: Caller, kind: Any, text: str) -> None:
     script.then(audio(text.encode(), content_type="text/plain; charset=utf-8"))
     made = client.audio.transcriptions.create(file=("a.wav", WAV), model=script.model, response_format=kind)
     assert str(made) == text
@@ -188,7 +181,7 @@ def test_speech_is_streamed_as_it_arrives(client: OpenAI, script: Script, caller
     assert (row.endpoint, row.characters, row.input_tokens, row.cost) == ("audio.speech", 5, 0, None)
 
 
-def test_speech_events_are_forwarded_with_their_usage(api: Api, script: Script, caller: Caller) -> None:
+def test_events_of_speech_are_forwarded_with_their_usage(api: Api, script: Script, caller: Caller) -> None:
     ended = {"type": "speech.audio.done", "usage": {"input_tokens": 3, "output_tokens": 70, "total_tokens": 73}}
     script.then(stream({"type": "speech.audio.delta", "audio": "QUJD"}, ended, done=False))
     body = {"model": script.model, "input": "Hi", "voice": {"id": "voice_1"}, "stream_format": "sse"}
@@ -198,7 +191,7 @@ def test_speech_events_are_forwarded_with_their_usage(api: Api, script: Script, 
     assert (usage_record(caller).input_tokens, usage_record(caller).output_tokens) == (3, 70)
 
 
-def test_interrupted_speech_is_incomplete(client: OpenAI, script: Script, caller: Caller) -> None:
+def test_speech_that_breaks_off_is_not_complete(client: OpenAI, script: Script, caller: Caller) -> None:
     gate = Gate()
     script.then(audio(b"ID3", gate, Cut()))
     speech = client.audio.speech.with_streaming_response
@@ -223,7 +216,7 @@ def test_a_disconnect_cancels_the_upstream_call(api: Api, script: Script, caller
 
 
 @pytest.mark.slow
-def test_a_client_that_disconnects_after_a_rejection_is_not_charged(
+def test_a_client_that_leaves_after_a_refusal_pays_nothing(
     api: Api, script: Script, caller: Caller, web: WebProcess
 ) -> None:
     samples = Samples(f"{web.url}/metrics")
@@ -258,7 +251,9 @@ def test_errors_of_the_upstream_are_mapped(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
-def test_an_unanswered_request_is_recorded(api: Api, script: Script, caller: Caller, path: str) -> None:
+def test_a_request_that_arrived_without_an_answer_is_recorded(
+    api: Api, script: Script, caller: Caller, path: str
+) -> None:
     good = audio(b"ID3") if path == "/audio/speech" else whole(SPOKEN)
     script.then(Answer(pieces=[Cut()], delayed_head=True, done=False), good)
     assert ask(api, path, script.model).status_code == 200
@@ -268,7 +263,7 @@ def test_an_unanswered_request_is_recorded(api: Api, script: Script, caller: Cal
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_an_unanswered_request_is_not_repeated_under_a_budget(
+def test_a_request_that_arrived_is_not_repeated_under_a_budget(
     api: Api, script: Script, caller: Caller, path: str
 ) -> None:
     limit(caller, budget="1000")
@@ -333,7 +328,7 @@ def test_a_form_without_a_file_is_rejected(api: Api) -> None:
 
 
 @pytest.mark.slow
-def test_audio_has_the_size_limit_of_openai(api: Api, script: Script) -> None:
+def test_audio_has_openais_limit(api: Api, script: Script) -> None:
     answer = send(api, "/audio/transcriptions", {"model": script.model}, ("file", bytes(25 * 1024 * 1024 + 1)))
     assert error(answer) == (413, "file", "request_too_large")
     assert "Maximum content size limit (26214400) exceeded (26214401 bytes read)" in answer.text
@@ -386,21 +381,20 @@ def test_a_key_is_required(api: Api, path: str) -> None:
     assert error(answer) == (401, None, "invalid_api_key")
 
 
-def test_the_sdk_gets_speech_and_transcriptions_from_the_demo(client: OpenAI, demo: str) -> None:
-    spoken = client.audio.speech.create(
-        model="demo-speech", voice="alloy", input="One two three", response_format="wav"
-    )
-    heard = client.audio.transcriptions.create(model="demo-transcribe", file=("speech.wav", spoken.content))
-    assert spoken.content.startswith(b"RIFF")
-    assert "speech.wav" in heard.text
-    events = client.audio.transcriptions.create(
-        model="demo-transcribe", file=("speech.wav", spoken.content), stream=True
-    )
+def test_the_sdk_gets_speech_and_transcriptions(client: OpenAI, script: Script) -> None:
+    script.then(audio(WAV, content_type="audio/wav"))
+    spoken = client.audio.speech.create(model=script.model, voice="alloy", input="Hello there.", response_format="wav")
+    script.then(whole(SPOKEN))
+    heard = client.audio.transcriptions.create(model=script.model, file=("speech.wav", spoken.content))
+    assert (spoken.content, heard.text) == (WAV, "Hello there.")
+    script.then(stream(DELTA, {**DELTA, "delta": " there."}, DONE))
+    events = client.audio.transcriptions.create(model=script.model, file=("speech.wav", spoken.content), stream=True)
     *deltas, last = list(events)
     assert last.type == "transcript.text.done"
     assert "".join(event.delta for event in deltas if event.type == "transcript.text.delta") == last.text == heard.text
 
 
-def test_the_demo_names_its_formats(client: OpenAI, demo: str) -> None:
-    with pytest.raises(openai.BadRequestError, match="wav"):
-        client.audio.speech.create(model="demo-speech", voice="alloy", input="One", response_format="opus")
+def test_the_sdk_raises_the_upstreams_refusal_of_a_format(client: OpenAI, script: Script) -> None:
+    script.then(refusal(400, "This model has no 'opus'."))
+    with pytest.raises(openai.BadRequestError, match="opus"):
+        client.audio.speech.create(model=script.model, voice="alloy", input="One", response_format="opus")

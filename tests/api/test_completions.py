@@ -221,11 +221,13 @@ def test_completions_require_their_scope(make_api: MakeApi, script: Script) -> N
     ok(make_api(scopes=["completions.write"]).post("/completions", body))
 
 
-def test_the_sdk_completes_prompts_with_the_demo(client: OpenAI, database: None, demo_url: str) -> None:
-    services.add_upstream(name=demo_url, base_url=demo_url, models=["demo-d0"])
-    made = client.completions.create(model="demo-d0", prompt=["Say hello", "Say bye"], max_tokens=20)
-    chunks = list(client.completions.create(model="demo-d0", prompt="Say hello", max_tokens=20, stream=True))
+def test_the_sdk_completes_prompts(client: OpenAI, script: Script) -> None:
+    [first] = COMPLETION["choices"]
+    script.then(whole({**COMPLETION, "choices": [first, {**first, "index": 1}]}))
+    made = client.completions.create(model=script.model, prompt=["Once", "Then"], max_tokens=20)
+    script.then(stream(piece(" upon"), piece(" a time", "stop")))
+    chunks = list(client.completions.create(model=script.model, prompt="Once", max_tokens=20, stream=True))
     assert [choice.index for choice in made.choices] == [0, 1]
-    assert "".join(chunk.choices[0].text for chunk in chunks) == made.choices[0].text != ""
+    assert "".join(chunk.choices[0].text for chunk in chunks) == made.choices[0].text == " upon a time"
     assert made.usage
-    assert made.usage.prompt_tokens == 4
+    assert made.usage.prompt_tokens == 3

@@ -30,6 +30,7 @@ from server.reference.openapi import document
 from tenants import members, scope, services
 from tenants.models import AdminScope, Model, Role, Team
 from tests.support.api import Api, ok
+from tests.support.faulty_upstream import FaultyUpstream
 from tests.support.sampling import SEED, sized
 from tests.support.sandboxes import Sandbox
 from tests.support.skills import skill_files
@@ -70,6 +71,7 @@ LACKING = (
 SPOILT = {"POST /responses", "POST /responses/input_tokens"}
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 MODEL = "demo-d0"
+COMPLETER = "completer-of-schemathesis"
 EMBEDDINGS = "demo-embedding"
 MESSAGES: Any = [{"role": "user", "content": "Hi"}]
 LINE = b'{"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": {"model": "demo-d0", "input": "Hi"}}'
@@ -103,16 +105,18 @@ SAMPLES = 40
 
 @pytest.fixture(scope="module")
 def demo(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """The demo upstream in a separate thread."""
+    """The demo upstream, and a server for legacy completions, each in a separate thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     server = running()
     url = asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(60)
-    with django_db_blocker.unblock():
-        models = [MODEL, "omni-moderation-latest", EMBEDDINGS]
-        upstream = services.add_upstream(name="demo of schemathesis", base_url=url, models=models)
-    yield
+    with FaultyUpstream().running() as completer:
+        with django_db_blocker.unblock():
+            models = [MODEL, "omni-moderation-latest", EMBEDDINGS]
+            upstream = services.add_upstream(name="demo of schemathesis", base_url=url, models=models)
+            services.add_upstream(name="completer of schemathesis", base_url=completer.url, models=[COMPLETER])
+        yield
     with django_db_blocker.unblock():
         # Other tests have an upstream of their own for the default model of moderations.
         Model.objects.filter(upstream=upstream).delete()
@@ -236,7 +240,7 @@ def test_the_full_size_is_at_least_5000_requests() -> None:
 
 
 BODIES: dict[str, Callable[[Existing], Any]] = {
-    "/completions": lambda known: {"model": MODEL, "prompt": "Hi"},
+    "/completions": lambda known: {"model": COMPLETER, "prompt": "Hi"},
     "/responses/compact": lambda known: {"model": MODEL, "input": "Hi"},
     "/vector_stores": lambda known: {"name": "store"},
     "/vector_stores/{vector_store_id}/files": lambda known: {"file_id": known["file_id"]},

@@ -60,6 +60,7 @@ from tenants import scope, services
 from tenants.models import Model, Team
 from tests.support.api import Api, ok
 from tests.support.client_types import Shape, rejections
+from tests.support.faulty_upstream import FaultyUpstream
 from tests.support.items import PIXEL
 from tests.support.mcp_servers import McpServer
 from tests.support.sampling import SEED, sized
@@ -69,12 +70,9 @@ from tests.support.workers import WorkerProcess
 
 pytestmark = pytest.mark.slow
 MODEL, EMBEDDINGS = "demo-reasoning-d0", "demo-embedding-d0"
-MODELS = {
-    "/images/generations": "demo-image-d0",
-    "/audio/speech": "demo-speech-d0",
-    "/audio/transcriptions": "demo-transcribe-d0",
-}
-"""Models of the paths that `MODEL` does not serve."""
+MEDIA = "media-of-valid-requests"
+MEDIA_PATHS = {"/images/generations", "/audio/speech", "/audio/transcriptions"}
+"""Paths that the demo upstream does not have, with a model of another server."""
 REQUESTS = sized(80, full=2000)
 BODY = {"model": MODEL, "input": "Hi"}
 WAV = b"RIFF\x24\0\0\0WAVEfmt \x10\0\0\0\x01\0\x01\0\x40\x1f\0\0\x80\x3e\0\0\x02\0\x10\0data\0\0\0\0"
@@ -289,16 +287,17 @@ OPERATIONS = (
 
 @pytest.fixture(scope="module")
 def demo(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """The demo upstream in a separate thread."""
+    """The demo upstream, and a server for images and audio, each in a separate thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     server = running()
     url = asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(60)
-    with django_db_blocker.unblock():
-        models = [MODEL, EMBEDDINGS, *MODELS.values()]
-        upstream = services.add_upstream(name="demo of valid requests", base_url=url, models=models)
-    yield
+    with FaultyUpstream().running() as media:
+        with django_db_blocker.unblock():
+            upstream = services.add_upstream(name="demo of valid requests", base_url=url, models=[MODEL, EMBEDDINGS])
+            services.add_upstream(name="media of valid requests", base_url=media.url, models=[MEDIA])
+        yield
     with django_db_blocker.unblock():
         # Other tests have an upstream of their own for the model of embeddings, and this one ends now.
         Model.objects.filter(upstream=upstream).delete()
@@ -457,8 +456,8 @@ def test_valid_requests_succeed_or_get_a_documented_error(
         parameters = {}
         if operation.parameters:
             parameters = generate.object(operation.parameters, but=operation.but, needs=operation.needs)
-        if path in MODELS:
-            parameters["model"] = MODELS[path]
+        if path in MEDIA_PATHS:
+            parameters["model"] = MEDIA
         request = f"{operation.method} {operation.path} {orjson.dumps(parameters).decode()}"
         try:
             answer = send(reaching, operation, path, dict(parameters))

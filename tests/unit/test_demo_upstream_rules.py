@@ -1,4 +1,4 @@
-"""Answers of the demo upstream: one test per rule and style, over a real socket."""
+"""Answers of the demo upstream: one test per rule, over a real socket."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -54,57 +54,17 @@ async def test_the_demo_echoes_exactly(demo: Demo, asked: str, answer: str) -> N
     ("asked", "result"),
     [
         ("What is 12*7?", "12*7 = 84"),
-        ("2+2", "2+2 = 4"),
-        ("7 - 10 =", "7 - 10 = -3"),
-        ("How much is (3+4)*2 - 1/4?", "(3+4)*2 - 1/4 = 13.75"),
-        ("Calculate: 2 plus 3 times 4", "2 + 3 * 4 = 14"),
-        ("Hello! What's 9 divided by 2? Only the number.", "9 / 2 = 4.5"),
-        ("compute 1,000 x 3", "1000*3 = 3000"),
-        ("what is -(2^10)?", "-(2**10) = -1024"),
-        ("what is 0.1 + 0.2", "0.1 + 0.2 = 0.3"),
-        ("what is +5 - -5", "+5 - -5 = 10"),
+        ("My name is Ada. What's 7 - 10?", "7-10 = -3"),
+        ("what is 999999999999999 + 1", "999999999999999+1 = 1000000000000000"),
     ],
 )
-async def test_the_demo_evaluates_arithmetic(demo: Demo, asked: str, result: str) -> None:
+async def test_the_demo_adds_subtracts_and_multiplies(demo: Demo, asked: str, result: str) -> None:
     assert await demo.ask(asked) == f"{result}, says the demo model."
 
 
-@pytest.mark.parametrize(
-    ("asked", "reason"),
-    [
-        ("What is 1/0?", "nothing can be divided by zero"),
-        ("What is 9**9**9?", "the exponent is too large"),
-        ("What is 99999999999**99?", "it is too large"),
-        ("What is 10.5**128 * 10.5**128 * 10.5**128?", "it is too large"),
-        ("What is 999.9**128?", "it is too large"),
-        ("What is (-2)**0.5?", "it is not a real number"),
-        ("What is 7(3) + 1?", "the demo knows + - * / and powers"),
-        ("What is 7 // 3?", "the demo knows + - * / and powers"),
-    ],
-)
-async def test_the_demo_explains_arithmetic_errors(demo: Demo, asked: str, reason: str) -> None:
-    assert f"has no answer here: {reason}" in await demo.ask(asked)
-
-
-@pytest.mark.parametrize("asked", ["What is 42?", "What is 5 apples + 3?", "What is (((?", f"What is {'1+' * 120}1?"])
-async def test_text_with_digits_is_not_always_arithmetic(demo: Demo, asked: str) -> None:
+@pytest.mark.parametrize("asked", ["What is 42?", "What is 5 apples + 3?", "What is 1+2+3?", "What is 1.5 * 2.5?"])
+async def test_other_texts_with_digits_are_not_computed(demo: Demo, asked: str) -> None:
     assert "without an answer" in await demo.ask(asked)
-
-
-@pytest.mark.parametrize(
-    ("asked", "fact"),
-    [
-        ("What is the capital of France?", "Paris"),
-        ("capital of Kenya", "Nairobi"),
-        ("Who wrote Hamlet?", "Shakespeare"),
-        ("Which is the largest planet?", "Jupiter"),
-        ("How many days has a week?", "seven"),
-    ],
-)
-async def test_the_demo_answers_questions_about_known_facts(demo: Demo, asked: str, fact: str) -> None:
-    answer = await demo.ask(asked)
-    assert fact in answer
-    assert "demo model knows" in answer
 
 
 async def test_the_demo_remembers_a_name_from_the_history(demo: Demo) -> None:
@@ -128,22 +88,6 @@ async def test_the_demo_admits_not_knowing_missing_facts(demo: Demo) -> None:
 
 async def test_the_demo_acknowledges_a_name(demo: Demo) -> None:
     assert (await demo.ask("My name is Ada.")).startswith("Noted: your name is Ada.")
-
-
-@pytest.mark.parametrize(
-    "asked", ["Shout that again!", "in capitals", "Please repeat that in capitals.", "say it in caps"]
-)
-async def test_the_demo_repeats_its_previous_answer_in_capitals(demo: Demo, asked: str) -> None:
-    assert await demo.ask(turns("Hello", "Good day to you.", asked)) == "GOOD DAY TO YOU."
-
-
-@pytest.mark.parametrize("asked", ["Say that again", "repeat your last answer please"])
-async def test_the_demo_repeats_its_previous_answer_unchanged(demo: Demo, asked: str) -> None:
-    assert await demo.ask(turns("Hello", "Good day to you.", asked)) == "Good day to you."
-
-
-async def test_the_demo_has_nothing_to_repeat_in_the_first_turn(demo: Demo) -> None:
-    assert "nothing to repeat" in await demo.ask("say that again")
 
 
 async def test_the_demo_admits_being_a_demo_when_no_rule_matches(demo: Demo) -> None:
@@ -170,22 +114,15 @@ async def test_the_demo_names_the_tools_that_it_could_call(demo: Demo) -> None:
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
-async def test_the_demo_answers_in_capitals_when_instructed(demo: Demo, role: str) -> None:
-    assert await demo.ask(instructed("Always answer in capitals.", "say hello", role=role)) == "HELLO"
-
-
 @pytest.mark.parametrize(
     ("instructions", "answer"),
     [
-        ("You are an assistant that talks like a pirate.", "Arr! hello"),
         ('Always end with "over and out".', "hello over and out"),
         ("End every answer with the word Amen.", "hello Amen"),
-        ("Always reply with 'no comment'.", "no comment"),
-        ("Talk like a pirate. Answer in all caps. Always end with ahoy", "ARR! HELLO AHOY"),
     ],
 )
-async def test_the_demo_follows_instructions(demo: Demo, instructions: str, answer: str) -> None:
-    assert await demo.ask(instructed(instructions, "say hello")) == answer
+async def test_the_demo_ends_an_answer_as_instructed(demo: Demo, role: str, instructions: str, answer: str) -> None:
+    assert await demo.ask(instructed(instructions, "say hello", role=role)) == answer
 
 
 async def test_the_demo_counts_images_that_it_cannot_see(demo: Demo) -> None:
@@ -211,13 +148,6 @@ async def test_the_demo_reads_text_in_parts(demo: Demo) -> None:
 async def test_the_demo_wraps_its_answer_in_a_json_object(demo: Demo) -> None:
     answer = await demo.ask("say hi", response_format={"type": "json_object"})
     assert orjson.loads(answer) == {"answer": "hi"}
-
-
-async def test_a_refusing_model_refuses(demo: Demo) -> None:
-    completion = await demo.complete("say hi", model="demo-refuse-d0")
-    message = completion["choices"][0]["message"]
-    assert message["content"] is None
-    assert message["refusal"].startswith("I cannot help with that")
 
 
 @pytest.mark.nightly

@@ -215,7 +215,7 @@ def test_any_schema_is_filled_or_refused(wild: dict[str, Any], text: str) -> Non
         assert json.loads(json.dumps(filled, allow_nan=False)) == filled
 
 
-async def test_a_schema_takes_precedence_over_styles(demo: Demo) -> None:
-    history = [{"role": "system", "content": "Answer in capitals."}, {"role": "user", "content": "say hi"}]
+async def test_a_schema_takes_precedence_over_an_ending(demo: Demo) -> None:
+    history = [{"role": "system", "content": "Always end with ahoy."}, {"role": "user", "content": "say hi"}]
     text = await demo.ask(history, response_format=wants({"type": "object", "properties": {"a": {"type": "string"}}}))
     assert orjson.loads(text) == {"a": "say hi"}

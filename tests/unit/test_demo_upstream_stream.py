@@ -22,7 +22,6 @@ WITH_USAGE = {"include_usage": True}
 SCENARIOS: list[dict[str, Any]] = [
     {"asked": "Tell me a joke."},
     {"asked": "call get_time in Rome and get_time in Oslo", "tools": [TIME]},
-    {"asked": "say hi", "model": "demo-refuse-d0"},
     {"asked": "say hi", "model": "demo-reasoning-d0"},
     {"asked": "say one two three four", "max_tokens": 3},
     {"asked": "call get_time in New York", "tools": [TIME], "max_tokens": 2},
@@ -44,8 +43,8 @@ def deltas(chunks: list[Any], field: str) -> list[Any]:
 
 def folded(chunks: list[Any]) -> dict[str, Any]:
     """Return the message that the chunks add up to."""
-    message: dict[str, Any] = {"role": deltas(chunks, "role")[0]}
-    for field in ("content", "refusal", "reasoning_content"):
+    message: dict[str, Any] = {"role": deltas(chunks, "role")[0], "refusal": None}
+    for field in ("content", "reasoning_content"):
         message[field] = "".join(deltas(chunks, field)) or None
     calls: list[Any] = []
     for (delta,) in deltas(chunks, "tool_calls"):
@@ -212,20 +211,9 @@ async def test_chunks_have_the_logprobs_of_the_completion(demo: Demo) -> None:
     assert streamed[0]["top_logprobs"] == []
 
 
-async def test_the_demo_gives_logprobs_of_a_refusal(demo: Demo) -> None:
-    completion = await demo.complete("say hi", model="demo-refuse-d0", logprobs=True)
-    assert completion["choices"][0]["logprobs"]["refusal"][0]["token"] == "I"
-
-
 async def test_calls_have_no_logprobs(demo: Demo) -> None:
     completion = await demo.complete("call get_time", tools=[TIME], logprobs=True)
     assert completion["choices"][0]["logprobs"] is None
-
-
-async def test_obfuscation_hides_the_length_of_tokens_on_request(demo: Demo) -> None:
-    chunks = await demo.chunks("say one three", stream_options={"include_obfuscation": True})
-    words = [(chunk["choices"][0]["delta"]["content"], chunk["obfuscation"]) for chunk in chunks[1:-1]]
-    assert [len(word) + len(padding) for word, padding in words] == [16, 16]
 
 
 async def test_the_model_name_sets_the_pace(demo: Demo) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.management.base import BaseCommand
-from django.db.models import Prefetch
+from django.db.models import Prefetch, Q
 from typing_extensions import override
 
 from core.crypto import keyed_digest
@@ -21,8 +21,10 @@ _ADMIN = "admin"
 _MODEL_FILE = "model-file"
 _LLAMA_CAPABILITIES = {"forced_tool_choice": False}
 _EMBEDDING_MODEL = "demo-embedding"
-_IMAGE_MODEL = "demo-image"
-_DEMO_MODELS = ("demo", "demo-reasoning", _EMBEDDING_MODEL, _IMAGE_MODEL, "demo-speech", "demo-transcribe")
+_DEMO_MODELS = ("demo", "demo-reasoning", _EMBEDDING_MODEL)
+# Models that the demo upstream had in 0.2.0.
+_FORMER_IMAGE_MODEL = "demo-image"
+_FORMER_MODELS = (_FORMER_IMAGE_MODEL, "demo-speech", "demo-transcribe")
 
 
 class Command(BaseCommand):
@@ -52,7 +54,7 @@ class Command(BaseCommand):
             Model.objects.filter(upstream__name="demo").update(enabled=False)
         elif options["demo_upstream"]:
             services.add_upstream(name="demo", base_url=options["demo_upstream"], models=_DEMO_MODELS)
-            Model.objects.filter(upstream__name="demo").update(enabled=True)
+            Model.objects.filter(upstream__name="demo").update(enabled=~Q(name__in=_FORMER_MODELS))
             Upstream.objects.filter(name="default").update(is_default=False)
         _route_model_file(options["model_file_url"], name=options["model_file_name"], key=options["model_file_key"])
         password = None
@@ -63,7 +65,7 @@ class Command(BaseCommand):
         key = _ensure_key(settings.STATE_DIR / "demo-key")
         uses_demo = bool(options["demo_upstream"]) and not settings.UPSTREAM_BASE_URL
         _set_demo_model("embedding_model", _EMBEDDING_MODEL, used=uses_demo and not settings.EMBEDDING_MODEL)
-        _set_demo_model("image_model", _IMAGE_MODEL, used=uses_demo and not settings.IMAGE_MODEL)
+        _set_demo_model("image_model", _FORMER_IMAGE_MODEL, used=False)
         shown = {
             "team": _TEAM,
             "key": key,
