@@ -69,7 +69,7 @@ def audio(*pieces: Any, content_type: str = "audio/mpeg") -> Answer:
     return Answer(pieces=pieces, content_type=content_type, done=False)
 
 
-def test_form_and_answer_are_forwarded(client: OpenAI, script: Script, caller: Caller) -> None:
+def test_the_form_and_the_answer_are_forwarded(client: OpenAI, script: Script, caller: Caller) -> None:
     script.then(whole(SPOKEN))
     made = client.audio.transcriptions.create(
         file=("talk.wav", WAV, "audio/wav"),
@@ -97,7 +97,7 @@ def test_form_and_answer_are_forwarded(client: OpenAI, script: Script, caller: C
     assert (row.estimated, row.audio_seconds, row.request_id != "") == (False, 0, True)
 
 
-def test_an_answer_in_json_has_a_content_length(api: Api, script: Script) -> None:
+def test_a_json_answer_has_a_content_length(api: Api, script: Script) -> None:
     script.then(whole(SPOKEN))
     answer = send(api, "/audio/transcriptions", {"model": script.model})
     assert ok(answer) == SPOKEN
@@ -105,7 +105,7 @@ def test_an_answer_in_json_has_a_content_length(api: Api, script: Script) -> Non
 
 
 @pytest.mark.parametrize(("kind", "text"), [("text", "Hello.\n"), ("srt", "1\n00:00:00,000 --> 00:00:01,500\nHi\n")])
-def test_formats_of_text_are_forwarded(client: OpenAI, script: Script, caller: Caller, kind: Any, text: str) -> None:
+def test_text_formats_are_forwarded(client: OpenAI, script: Script, caller: Caller, kind: Any, text: str) -> None:
     script.then(audio(text.encode(), content_type="text/plain; charset=utf-8"))
     made = client.audio.transcriptions.create(file=("a.wav", WAV), model=script.model, response_format=kind)
     assert str(made) == text
@@ -181,7 +181,7 @@ def test_speech_is_streamed_as_it_arrives(client: OpenAI, script: Script, caller
     assert (row.endpoint, row.characters, row.input_tokens, row.cost) == ("audio.speech", 5, 0, None)
 
 
-def test_events_of_speech_are_forwarded_with_their_usage(api: Api, script: Script, caller: Caller) -> None:
+def test_speech_events_are_forwarded_with_their_usage(api: Api, script: Script, caller: Caller) -> None:
     ended = {"type": "speech.audio.done", "usage": {"input_tokens": 3, "output_tokens": 70, "total_tokens": 73}}
     script.then(stream({"type": "speech.audio.delta", "audio": "QUJD"}, ended, done=False))
     body = {"model": script.model, "input": "Hi", "voice": {"id": "voice_1"}, "stream_format": "sse"}
@@ -191,7 +191,7 @@ def test_events_of_speech_are_forwarded_with_their_usage(api: Api, script: Scrip
     assert (usage_record(caller).input_tokens, usage_record(caller).output_tokens) == (3, 70)
 
 
-def test_speech_that_breaks_off_is_not_complete(client: OpenAI, script: Script, caller: Caller) -> None:
+def test_interrupted_speech_is_incomplete(client: OpenAI, script: Script, caller: Caller) -> None:
     gate = Gate()
     script.then(audio(b"ID3", gate, Cut()))
     speech = client.audio.speech.with_streaming_response
@@ -216,7 +216,7 @@ def test_a_disconnect_cancels_the_upstream_call(api: Api, script: Script, caller
 
 
 @pytest.mark.slow
-def test_a_client_that_leaves_after_a_refusal_pays_nothing(
+def test_a_client_that_disconnects_after_a_rejection_is_not_charged(
     api: Api, script: Script, caller: Caller, web: WebProcess
 ) -> None:
     samples = Samples(f"{web.url}/metrics")
@@ -251,9 +251,7 @@ def test_errors_of_the_upstream_are_mapped(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
-def test_a_request_that_arrived_without_an_answer_is_recorded(
-    api: Api, script: Script, caller: Caller, path: str
-) -> None:
+def test_an_unanswered_request_is_recorded(api: Api, script: Script, caller: Caller, path: str) -> None:
     good = audio(b"ID3") if path == "/audio/speech" else whole(SPOKEN)
     script.then(Answer(pieces=[Cut()], delayed_head=True, done=False), good)
     assert ask(api, path, script.model).status_code == 200
@@ -263,7 +261,7 @@ def test_a_request_that_arrived_without_an_answer_is_recorded(
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_request_that_arrived_is_not_repeated_under_a_budget(
+def test_an_unanswered_request_is_not_repeated_under_a_budget(
     api: Api, script: Script, caller: Caller, path: str
 ) -> None:
     limit(caller, budget="1000")
@@ -328,7 +326,7 @@ def test_a_form_without_a_file_is_rejected(api: Api) -> None:
 
 
 @pytest.mark.slow
-def test_audio_has_openais_limit(api: Api, script: Script) -> None:
+def test_audio_has_the_size_limit_of_openai(api: Api, script: Script) -> None:
     answer = send(api, "/audio/transcriptions", {"model": script.model}, ("file", bytes(25 * 1024 * 1024 + 1)))
     assert error(answer) == (413, "file", "request_too_large")
     assert "Maximum content size limit (26214400) exceeded (26214401 bytes read)" in answer.text
