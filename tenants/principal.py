@@ -50,7 +50,7 @@ class Principal:
     `weight` is the team's share of the capacity that teams compete for, relative to other teams.
     `continues_without_servers`: a response continues without an MCP server whose tools cannot be listed.
     `limits` are those of the team, of the key and of every end user (`*`). `limits_some_end_users`: some end users of
-    the team have limits of their own, which `tenants.limits` looks up. `time_zone` is where the team's budgets begin.
+    the team have limits of their own, which `limits` looks up. `time_zone` is where the team's budgets begin.
     `bills_estimates`: calls whose usage is unknown are billed by an estimate.
     """
 

@@ -5,7 +5,6 @@ from allauth.socialaccount import views as provider_views
 from django.urls import include, path
 
 from tenants.invitations.page import accept_invitation
-from tenants.notifications.views import unsubscribe
 
 urlpatterns = [
     path("login/", views.login, name="account_login"),
@@ -23,6 +22,5 @@ urlpatterns = [
     path("providers/cancelled/", provider_views.login_cancelled, name="socialaccount_login_cancelled"),
     path("providers/signup/", provider_views.signup, name="socialaccount_signup"),
     path("providers/error/", provider_views.login_error, name="socialaccount_login_error"),
-    path("unsubscribe/<str:token>/", unsubscribe, name="unsubscribe"),
     path("", include("allauth.socialaccount.providers.openid_connect.urls")),
 ]

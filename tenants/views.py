@@ -16,8 +16,8 @@ from core.errors import MethodNotAllowed
 from core.http.asgi import Scope as AsgiScope
 from core.http.endpoints import Endpoint
 from tenants.authentication import HasScope, authenticate
-from tenants.limits.throttle import LimitThrottle, add_headers, endpoint_of, throttle
 from tenants.principal import Principal
+from tenants.throttling import AsyncThrottle
 
 
 class ApiRequest(Request):
@@ -50,7 +50,6 @@ class ApiView(APIView):
     path = ""
     endpoints: tuple[Endpoint, ...] = ()
     view_is_async = False
-    throttle_classes = [LimitThrottle]
 
     @override
     def __init_subclass__(cls, *, path: str = "", **options: Any) -> None:
@@ -91,9 +90,11 @@ class ApiView(APIView):
 
     @override
     def get_throttles(self) -> list[Any]:
-        # Asynchronous views await the limits themselves (`_dispatch_async`).
-        awaits = iscoroutinefunction(self._handler(self.request))
-        return [limiter for limiter in super().get_throttles() if not (awaits and isinstance(limiter, LimitThrottle))]
+        # Asynchronous views await the others (`_dispatch_async`).
+        throttles = super().get_throttles()
+        if not iscoroutinefunction(self._handler(self.request)):
+            return throttles
+        return [throttle for throttle in throttles if not isinstance(throttle, AsyncThrottle)]
 
     @override
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -111,20 +112,23 @@ class ApiView(APIView):
         self.args, self.kwargs = args, kwargs
         self.request = wrapped = self.initialize_request(request, *args, **kwargs)
         self.headers = self.default_response_headers
+        throttles = [throttle for throttle in super().get_throttles() if isinstance(throttle, AsyncThrottle)]
         try:
             authorization = request.headers.get("Authorization", "")
             request.principal = principal = await authenticate(authorization)
             await admission.turn(team_id=principal.team_id, weight=principal.weight, authorization=authorization)
             initial = partial(self.initial, wrapped, *args, **kwargs)
             # Other permissions and throttles may query a database or a cache, which would block the event loop.
-            if self.permission_classes != [HasScope] or self.throttle_classes != [LimitThrottle]:
+            if self.permission_classes != [HasScope] or self.get_throttles():
                 await in_db_thread(initial)
             else:
                 initial()
-            await throttle(principal, endpoint_of(self, request), request)
+            for throttle in throttles:
+                await throttle.allow_request_async(wrapped, self)
             response = await self._handler(request)(wrapped, *args, **kwargs)
         except Exception as error:  # converted by `core.http.rendering.exception_handler`
-            await add_headers(getattr(request, "principal", None))
+            for throttle in throttles:
+                await throttle.add_headers(getattr(request, "principal", None))
             response = self.handle_exception(error)
         self.response = self.finalize_response(wrapped, response, *args, **kwargs)
         return self.response

@@ -25,9 +25,8 @@ from core.clock import now, unix
 from core.db.db_threads import in_db_thread
 from core.errors import NotFound, RequestTooLarge, ServerError
 from core.http.pagination import Page, PageRequest, keyset
-from tenants import scope
+from tenants import quotas, scope
 from tenants.audit import audit
-from tenants.limits import quotas
 from tenants.principal import Principal
 
 logger = logging.getLogger(__name__)

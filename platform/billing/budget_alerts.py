@@ -15,12 +15,12 @@ from zoneinfo import ZoneInfo
 from django.db.models import Exists, OuterRef
 
 from core.clock import now
+from deliveries.notifications import Message, notify
 from responses.rollups.spending import end_of_sums, period_of, spent_by_end_user, spent_by_subject, subject_of
 from responses.webhooks.outbox import announce
 from tenants import scope
 from tenants.models import Budget, BudgetCheck, Notification, NotificationKind, UsageRecord
 from tenants.models.limits import EVERY_END_USER
-from tenants.notifications import Message, notify
 from tenants.prices import amount
 
 EVENT_TYPE = "budget.alert"

@@ -11,6 +11,7 @@ from conversations.files import storage
 from conversations.models import File, FileState, Purpose
 from core.clock import unix
 from core.ids import new_id
+from deliveries.outbox.attempt import AttemptResult
 from responses.models import ChatCompletion, PromptTemplate, PromptVersion, Response, Status
 from responses.models.batches import Batch, BatchStatus
 from responses.models.vector_stores import EntryStatus, VectorChunk, VectorStore, VectorStoreFile
@@ -20,7 +21,6 @@ from seeding.teams import SeededTeam
 from seeding.texts import TEXTS, TextPicker
 from tenants.models import AuditEvent, GuardrailDecision, UsageRecord
 from tenants.models.notifications import DeliveryState
-from tenants.outbox.attempt import AttemptResult
 
 _ERRORS = ((503, "", "upstream connect error"), (None, "No answer within 15 seconds.", ""), (500, "", "<h1>Oops</h1>"))
 _SIGNED_WITH = "whsec_bm9ib2R5IHNpZ25zIHdpdGggdGhpcw=="

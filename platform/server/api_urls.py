@@ -12,11 +12,7 @@ from gateway.anthropic import api as messages
 from gateway.audio import api as audio
 from gateway.batches import api as batches
 from gateway.chat import api as chat_completions
-from responses.api import views, webhooks
-from responses.requests import conversation_items
-from server import me
-from skills.api import views as skills
-from tenants.api import (
+from organization.api import (
     admin_keys,
     audit_logs,
     invites,
@@ -27,6 +23,10 @@ from tenants.api import (
     service_accounts,
     users,
 )
+from responses.api import views, webhooks
+from responses.requests import conversation_items
+from server import me
+from skills.api import views as skills
 from tenants.views import ApiView
 from tools.vectors import api as vector_stores
 

@@ -7,15 +7,16 @@ from typing import Any
 import orjson
 from django.db.models import Sum
 
+import limits
 from conversations.files.storage import count_files, count_stored_bytes
 from core.clock import now, unix
 from core.periods import bounds
 from gateway.batches.services import count_open_batches
+from limits import BudgetUse, LimitUse
 from responses.rollups.queries import RollupQuery, fetch_rows
 from responses.rollups.sources import CALLS
 from responses.rollups.spending import end_of_sums
-from tenants import limits, scope
-from tenants.limits import BudgetUse, LimitUse
+from tenants import scope
 from tenants.models import AdminKey, ApiKey, Team, UsageRecord
 from tenants.principal import BudgetLimit, Principal, SubjectLimits
 

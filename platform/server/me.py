@@ -14,8 +14,8 @@ from core.http.endpoints import (
     Schema,
 )
 from core.http.query import QueryArgument, parameter
+from limits import end_user_of
 from server.key_status import key_status
-from tenants.limits import end_user_of
 from tenants.views import ApiRequest, ApiView
 
 _STRINGS: Schema = {"type": "array", "items": STRING}

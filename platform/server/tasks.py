@@ -8,14 +8,14 @@ from celery import shared_task
 from billing import budget_alerts
 from containers import services as containers
 from core.work import work_queue
+from deliveries.outbox import queue as outbox
+from limits import sweeper as limits_sweeper
 from responses import search_index
 from responses.lifecycle import blocked, partitions, sweeper
 from responses.lifecycle.worker import Dispatcher
 from responses.rollups import aggregate
 from responses.runs import open_calls
 from responses.webhooks.models import WebhookDelivery
-from tenants.limits import sweeper as limits_sweeper
-from tenants.outbox import queue as outbox
 from tools.vectors import services as vector_stores
 from tools.vectors.ingestion import Ingestion
 

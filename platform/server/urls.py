@@ -9,6 +9,7 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 from django.views.generic import RedirectView, TemplateView
 
+from deliveries.notifications.views import unsubscribe
 from guide import views as guide
 from server.reference import openapi
 from server.web import favicon, health
@@ -28,6 +29,7 @@ handler400 = "server.web.error_pages.bad_request"
 handler500 = "server.web.error_pages.server_error"
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index"), name="home"),
+    path("account/unsubscribe/<str:token>/", unsubscribe, name="unsubscribe"),
     path("account/", include("tenants.sign_in_urls")),
     path("admin/login/", sign_in.redirect_to_login, name="enter"),
     path("admin/", include((page_urls(), "console"))),

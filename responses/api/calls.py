@@ -12,6 +12,8 @@ from core.http.asgi import Scope as AsgiScope
 from core.ids import new_id
 from core.load.draining import draining
 from engine.events.types import ErrorEvent, frame
+from limits import Demand
+from limits.throttle import add_headers
 from responses.api.requests import Replay, info_of, warning_headers
 from responses.lifecycle import create
 from responses.models import Mode
@@ -19,8 +21,6 @@ from responses.runs import follow
 from responses.runs.reservations import CallReservation
 from responses.runs.runner import LiveRun
 from responses.schema import CreateResponse
-from tenants.limits import Demand
-from tenants.limits.throttle import add_headers
 from tenants.principal import Principal
 
 

@@ -20,9 +20,9 @@ from core.http.rendering import JSON, as_api_error
 from core.json.large_work import off_loop
 from core.load.draining import ConnectionCut
 from core.telemetry import metrics
+from limits.throttle import add_headers
 from responses.api.calls import Call
 from tenants.authentication import authenticate
-from tenants.limits.throttle import add_headers
 from tenants.models import Scope
 
 _HEADERS = [

@@ -56,6 +56,8 @@ from core.ids import new_id
 from core.json.large_work import note_size, off_loop
 from core.load.draining import ConnectionCut, draining
 from core.telemetry import metrics
+from limits import Demand
+from limits.throttle import add_headers, is_limited
 from responses.api.requests import info_of, warning_headers
 from responses.api.socket_streams import QueuedRequest, SocketStream, SocketStreams, pop_stream_id
 from responses.lifecycle import create
@@ -64,8 +66,6 @@ from responses.models import Mode
 from responses.runs.reservations import CallReservation
 from responses.schema import CreateResponse, parse_create
 from tenants.authentication import authenticate
-from tenants.limits import Demand
-from tenants.limits.throttle import add_headers, is_limited
 from tenants.models import Scope as KeyScope
 from tenants.principal import Principal
 

@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 
 from django.db.models import F, Q
 
+import limits
 from core.clock import now
 from core.errors import ApiError, LimitReached, LimitsUnavailable
+from limits.values import LimitStatus
 from responses.lifecycle import queue
 from responses.models import RUNNING, Response
 from responses.models.batches import BatchLine, BatchStatus, LineState
-from tenants import directory, limits, scope
-from tenants.limits.values import LimitStatus
+from tenants import directory, scope
 
 # Shorter pauses are never ended early.
 _SHORT_SECONDS = 30.0

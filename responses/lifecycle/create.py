@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import limits
 from conversations.models import Placement, Section, opens_context
 from core.admission.overload import admission
 from core.clock import now
@@ -22,6 +23,8 @@ from engine.events.types import Body, Event
 from engine.loop import Run
 from engine.state import RunContext, RunState
 from engine.turn import LanguageModel, TurnRequest
+from limits import end_user_of
+from limits.throttle import is_limited
 from providers.first_answer import FirstAnswer
 from providers.upstream import UpstreamModel
 from responses import moderation
@@ -42,9 +45,7 @@ from responses.runs.runner import LiveRun, StreamFormat
 from responses.runs.store import CallUpdate, Change, LockGuard, PredecessorGuard, submit_new
 from responses.schema import CreateResponse
 from responses.tools.registry import RunTools, create_tools, without_unavailable_tools
-from tenants import directory, limits
-from tenants.limits import end_user_of
-from tenants.limits.throttle import is_limited
+from tenants import directory
 from tenants.models import Scope
 from tenants.prices import UNKNOWN
 from tenants.principal import Principal, SubjectLimits

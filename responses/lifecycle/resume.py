@@ -31,6 +31,7 @@ from engine.state import (
 )
 from engine.steps import TurnRecord
 from engine.turn import Call, Finish, LanguageModel, TurnRequest, TurnStream, Usage
+from limits import Grant
 from responses.models import EventBatch, Mode, Response, Status, ToolCall, Turn
 from responses.requests import parameters
 from responses.requests.attachments import TeamAttachments
@@ -56,7 +57,6 @@ from responses.runs.rows import Row
 from responses.runs.store import Change, LeaseGuard
 from responses.tools import registry
 from tenants import scope
-from tenants.limits import Grant
 from tenants.models import UsageRecord
 from tenants.prices import PriceList
 

@@ -31,6 +31,7 @@ from core.work.work_queue import WorkLoop
 from engine import spans
 from engine.events.response_body import Ending, failed
 from engine.turn import LanguageModel
+from limits.throttle import is_limited
 from providers.upstream import UpstreamModel
 from responses import moderation
 from responses.lifecycle import blocked, queue, resume
@@ -41,7 +42,6 @@ from responses.runs.identity import UsageAccount
 from responses.runs.reservations import LimitedModel, RunReservation, taken
 from responses.runs.runner import LiveRun
 from tenants import directory, scope
-from tenants.limits.throttle import is_limited
 from tenants.prices import PriceList
 from tenants.principal import Principal
 

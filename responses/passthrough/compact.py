@@ -23,6 +23,7 @@ from engine.events.types import Body
 from engine.state import RunState
 from engine.steps import ContextCompacted, TurnRecord
 from engine.turn import Usage
+from limits.throttle import is_limited
 from providers.upstream import UpstreamModel
 from responses.requests import capabilities
 from responses.requests.prepare import prepare
@@ -33,7 +34,6 @@ from responses.runs.usage_records import RoutedCall
 from responses.schema import CreateResponse, parse_create
 from responses.schema.subset import refuse_others
 from tenants import directory
-from tenants.limits.throttle import is_limited
 from tenants.principal import Principal
 
 PARAMETERS = (

@@ -21,6 +21,7 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Q
 
+import limits
 from core.db import wait_limit
 from core.db.db_threads import in_db_thread
 from core.db.statement_pipeline import Statement
@@ -32,13 +33,13 @@ from engine.calls.outcomes import Execute, Refuse
 from engine.compaction import token_estimate
 from engine.events.types import Event
 from engine.turn import Call, Finish, FunctionTool, LanguageModel, TurnRequest, TurnResult, TurnStream
+from limits import Demand, Grant
+from limits.throttle import is_limited
 from responses.runs import cost_bounds
 from responses.runs.rows import Row, new_row
 from responses.runs.store import GUARDED, Change, ExtraWrite, ReservationGuard, ReservationLost, submit_new, writer
-from tenants import limits, scope
+from tenants import scope
 from tenants.capabilities import Capabilities
-from tenants.limits import Demand, Grant
-from tenants.limits.throttle import is_limited
 from tenants.models import Reservation, UsageRecord
 from tenants.prices import UNKNOWN, PriceList, Unbounded, possible_tiers
 from tenants.principal import Principal

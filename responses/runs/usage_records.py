@@ -13,6 +13,8 @@ from core.clock import now
 from core.ids import new_id
 from engine.converter.base import reported_usage
 from engine.turn import Attempt, Usage
+from limits import LEAST_OUTPUT, Demand, end_user_of
+from limits.throttle import is_limited
 from responses.runs import open_calls
 from responses.runs.reservations import LEAST_SHARE, CallReservation
 from responses.runs.rows import Row, new_row
@@ -20,8 +22,6 @@ from responses.runs.run_metrics import count_usage
 from responses.runs.store import CallGuard, Change, LeaseLost, submit_new
 from tenants import directory
 from tenants.directory import Route
-from tenants.limits import LEAST_OUTPUT, Demand, end_user_of
-from tenants.limits.throttle import is_limited
 from tenants.models import UsageRecord
 from tenants.prices import Maxima, PriceList, Quantities, possible_tiers
 from tenants.principal import Principal

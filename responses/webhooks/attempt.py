@@ -7,10 +7,10 @@ from django.conf import settings
 from core.clock import shared_now
 from core.egress import Egress
 from core.errors import EgressFailed, EgressRefused
+from deliveries.outbox.attempt import BODY_LENGTH, AttemptResult
 from responses.webhooks.events import payload
 from responses.webhooks.models import WebhookDelivery
 from responses.webhooks.signing import secrets_of, signed
-from tenants.outbox.attempt import BODY_LENGTH, AttemptResult
 
 GONE = 410
 _SNIPPET_BYTES = 2048

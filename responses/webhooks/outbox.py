@@ -12,8 +12,8 @@ from django.db import connection
 
 from core.clock import now
 from core.db.statement_pipeline import Statement
+from deliveries.outbox.queue import CHANNEL
 from responses.webhooks.events import new_event_id
-from tenants.outbox.queue import CHANNEL
 
 # SKIP LOCKED: an endpoint that is locked against key share is being deleted, and the end of a run must not wait for it.
 _INSERT = f"""

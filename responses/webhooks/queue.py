@@ -7,14 +7,14 @@ from django.db import connection
 from typing_extensions import override
 
 from core.egress import Egress
+from deliveries.notifications import Message, notify
+from deliveries.outbox.attempt import AttemptResult
+from deliveries.outbox.delivery_worker import DeliveryChannel
+from deliveries.outbox.queue import ClaimedDelivery, claimed, record_attempt
 from responses.webhooks.attempt import GONE, send
 from responses.webhooks.models import DisabledReason, WebhookDelivery, WebhookEndpoint
 from tenants.audit import audit
 from tenants.models import NotificationKind
-from tenants.notifications import Message, notify
-from tenants.outbox.attempt import AttemptResult
-from tenants.outbox.delivery_worker import DeliveryChannel
-from tenants.outbox.queue import ClaimedDelivery, claimed, record_attempt
 
 PER_ENDPOINT = 4
 _CLAIM_MARGIN = timedelta(seconds=5)

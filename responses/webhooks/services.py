@@ -9,6 +9,8 @@ from core import egress
 from core.clock import now
 from core.errors import EgressFailed, EgressRefused, NotFound, TooManyWebhookEndpoints
 from core.http.pagination import Page, PageRequest, keyset
+from deliveries.outbox import queue
+from deliveries.outbox.attempt import AttemptResult
 from responses.webhooks.attempt import send
 from responses.webhooks.events import new_event_id, sample_data, sample_object_id
 from responses.webhooks.models import DisabledReason, WebhookDelivery, WebhookEndpoint
@@ -16,8 +18,6 @@ from responses.webhooks.signing import new_secret
 from tenants import scope
 from tenants.audit import audit
 from tenants.models import Team
-from tenants.outbox import queue
-from tenants.outbox.attempt import AttemptResult
 from tenants.principal import Principal
 
 MAX_ENDPOINTS = 20

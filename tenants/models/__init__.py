@@ -22,6 +22,7 @@ from tenants.models.limits import (
 )
 from tenants.models.notifications import (
     BudgetCheck,
+    DeliveryState,
     MailDelivery,
     Notification,
     NotificationKind,
@@ -68,6 +69,7 @@ __all__ = [
     "Checker",
     "Connector",
     "ConnectorVisibility",
+    "DeliveryState",
     "GuardAction",
     "Guardrail",
     "GuardrailDecision",
@@ -561,6 +563,16 @@ class GuardrailDecision(models.Model):
     @override
     def __str__(self) -> str:
         return f"{self.stage} of {self.response_id}: {self.outcome}"
+
+
+OUTCOME_TONES = {
+    "stop": "success",
+    "length": "warning",
+    "content_filter": "warning",
+    "discarded": "warning",
+    "failed": "danger",
+}
+"""Colours of the outcomes of upstream calls in the console."""
 
 
 class UsageRecord(models.Model):

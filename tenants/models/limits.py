@@ -1,4 +1,4 @@
-"""Models of limits, budgets and reservations. `tenants.limits` enforces them."""
+"""Models of limits, budgets and reservations. `limits` enforces them."""
 
 from django.contrib.postgres.fields import ArrayField
 from django.core.validators import MaxValueValidator, MinValueValidator

@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 
 from core.clock import now
-from tenants.limits import services
+from limits import services
 from tests.admin.rows import add_rejections, add_response, add_usage, member, text
 from tests.support.api import Caller, MakeCaller
 

@@ -11,8 +11,8 @@ from django.test import Client
 
 from core.clock import now
 from core.errors import Unauthorized
+from organization.admin.key_forms import ModelNamesField
 from tenants import directory, scope
-from tenants.admin.key_forms import ModelNamesField
 from tenants.models import ApiKey
 from tests.admin.rows import text
 from tests.support.api import Caller, MakeCaller

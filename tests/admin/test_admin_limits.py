@@ -7,8 +7,8 @@ import pytest
 from django.test import Client
 
 from core.ids import new_id
+from limits import Demand, reserve_sync, services
 from tenants import directory, scope
-from tenants.limits import Demand, reserve_sync, services
 from tenants.models import AuditEvent, LimitSet
 from tests.admin.rows import member, text
 from tests.admin.test_admin_keys import make, newest

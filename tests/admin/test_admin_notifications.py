@@ -8,9 +8,9 @@ from django.test import Client
 from django.urls import reverse
 from pytest_django import Settings
 
+from deliveries.notifications import choices_of, mail, set_choice
 from tenants import scope
 from tenants.models import AuditEvent, MailDelivery, Membership, NotificationKind, Role
-from tenants.notifications import choices_of, mail, set_choice
 from tests.admin.rows import text
 from tests.support.api import Caller, MakeCaller
 from tests.support.mail import add_mail, add_person, mails_of, notify_team

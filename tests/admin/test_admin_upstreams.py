@@ -12,8 +12,8 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test import Client
 
+from routing.admin.capabilities import capability_labels
 from tenants import directory, scope
-from tenants.admin.capabilities import capability_labels
 from tenants.capabilities import Capabilities
 from tenants.models import AuditEvent, Model, ModelVisibility, Upstream
 from tests.admin.rows import text

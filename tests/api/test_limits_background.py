@@ -11,11 +11,11 @@ from django.db.models import QuerySet
 
 from core.clock import now
 from core.periods import bounds
+from limits.guard import rebuild_sync
+from limits.services import set_budget, set_limits
 from responses.models import Response
 from server.tasks import wake_blocked_runs
 from tenants import scope
-from tenants.limits.guard import rebuild_sync
-from tenants.limits.services import set_budget, set_limits
 from tenants.models import ApiKey, LimitSet, Reservation, UsageRecord
 from tenants.prices import PriceList
 from tests.support.api import Api, error, ok

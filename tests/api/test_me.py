@@ -5,10 +5,11 @@ from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import limits
 from core.clock import now, unix
-from tenants import directory, limits, scope
-from tenants.limits import Demand
-from tenants.limits.services import set_limits
+from limits import Demand
+from limits.services import set_limits
+from tenants import directory, scope
 from tenants.models import ApiKey, Budget, LimitSet, Team, UsageRecord
 from tests.support.api import Api, Caller, MakeApi, error, ok
 from tests.support.vector_stores import upload

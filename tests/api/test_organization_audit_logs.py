@@ -10,9 +10,9 @@ from django.contrib.auth.models import User
 from django.utils.timezone import now
 from openai import NotFoundError, OpenAI
 
+from limits.services import set_limits
 from tenants import members, scope, services
 from tenants.audit import audit
-from tenants.limits.services import set_limits
 from tenants.models import AdminKey, AuditEvent, Role
 from tests.support.api import Api, Caller, error, ok
 from tests.support.waiting import eventually

@@ -8,10 +8,10 @@ import pytest
 from django.contrib.auth.models import User
 from openai import ConflictError, NotFoundError, OpenAI
 
+from deliveries.notifications import choices_of
+from limits import services
 from tenants import members, scope
-from tenants.limits import services
 from tenants.models import AuditEvent, LimitSet, Period, Role, Team, UsageRecord
-from tenants.notifications import choices_of
 from tests.support.api import Api, Caller, error, ok
 from tests.support.upstream import Script
 from tests.support.waiting import eventually

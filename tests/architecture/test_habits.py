@@ -45,7 +45,7 @@ PARAMETERS = {
     "seeding.runs.__init__": 7,
     "tenants.audit.audit": 7,
     "tenants.console.audited_admin.audit_row": 8,
-    "tenants.limits.services.set_budget": 9,
+    "limits.services.set_budget": 9,
     "tenants.services.add_upstream": 7,
 }
 

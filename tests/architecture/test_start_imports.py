@@ -16,7 +16,7 @@ COMMANDS = "from django.core.management import load_command_class, get_commands;
 RARE = {"mcp", "pypdf", "lark"}
 # Needed by web and worker only.
 SERVING = {"openai", "aiohttp", "httpx2", "jsonschema", "twisted.internet", "markdown_it", "server.urls"}
-PAGES = {"responses.admin", "tenants.admin", "responses.tools.registry", "conversations.items"}
+PAGES = {"responses.admin", "organization.admin", "responses.tools.registry", "conversations.items"}
 
 
 def imported(code: str) -> set[str]:

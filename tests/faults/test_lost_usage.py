@@ -15,13 +15,13 @@ from core.clock import now
 from core.errors import Failure
 from core.work.leases import take
 from engine.events.response_body import failed
+from limits import guard, services, status_sync
 from responses.lifecycle import dead_processes, resume, sweeper
 from responses.lifecycle.cancel import cancel_run, fail_run, requeue_run
 from responses.models import EventBatch, Response, ToolCall
 from responses.runs import open_calls
 from responses.runs.identity import RequestInfo
 from tenants import directory, scope
-from tenants.limits import guard, services, status_sync
 from tenants.models import Reservation, UsageRecord
 from tenants.prices import PriceEntry, PriceList
 from tests.support.api import Api, Caller, ok

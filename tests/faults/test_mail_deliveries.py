@@ -12,10 +12,10 @@ import pytest
 from pytest_django import Settings
 
 from core.clock import now
+from deliveries.notifications import sweep
+from deliveries.notifications.mail import MailChannel
 from tenants import scope
 from tenants.models import MailDelivery, Notification
-from tenants.notifications import sweep
-from tenants.notifications.mail import MailChannel
 from tests.support.api import Caller, MakeCaller
 from tests.support.mail import add_person, mails_of, mails_settled, notify_team, use_mail
 from tests.support.smtp_server import SmtpServer, running_smtp_server

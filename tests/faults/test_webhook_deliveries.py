@@ -13,12 +13,12 @@ from openai import InvalidWebhookSignatureError, OpenAI
 from pytest_django import Settings
 
 from core.clock import now
+from deliveries.outbox import queue
 from responses.webhooks import services
 from responses.webhooks.models import DisabledReason, WebhookDelivery
 from responses.webhooks.queue import PER_ENDPOINT
 from tenants import scope
 from tenants.models import AuditEvent
-from tenants.outbox import queue
 from tests.support.api import Api, Caller, ok
 from tests.support.chunks import chunk, text
 from tests.support.upstream import Gate, Script, refusal, stream

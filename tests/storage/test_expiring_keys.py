@@ -6,9 +6,9 @@ import pytest
 from pytest_django import Settings
 
 from core.clock import now
+from deliveries.notifications import notify_of_expiring_keys
 from tenants import scope, services
 from tenants.models import ApiKey
-from tenants.notifications import notify_of_expiring_keys
 from tests.support.api import Caller
 from tests.support.mail import add_person, mails_of
 

@@ -9,7 +9,7 @@ import redis
 from django.conf import settings
 from redis.asyncio.connection import parse_url
 
-from tenants.limits.pipeline import Pipeline
+from limits.pipeline import Pipeline
 
 
 def run(test: Callable[[Pipeline], Awaitable[None]]) -> None:

@@ -12,13 +12,14 @@ from django.db import connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
+import limits
 from benchmarks.gcra import compare
 from core.clock import now
 from core.errors import RateLimited
-from tenants import directory, limits, scope
-from tenants.limits import guard, script, sweeper
-from tenants.limits.rebuild import read_state
-from tenants.limits.values import Demand, Grant
+from limits import guard, script, sweeper
+from limits.rebuild import read_state
+from limits.values import Demand, Grant
+from tenants import directory, scope
 from tenants.models import Budget, LimitSet, Reservation, UsageRecord
 from tenants.principal import Principal
 from tests.support.api import Caller, MakeCaller

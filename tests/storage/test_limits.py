@@ -15,16 +15,17 @@ from django.db import connection
 from django.db.models import F
 from pytest_django.fixtures import Settings
 
+import limits
 from core.clock import now
 from core.db.db_threads import in_db_thread
 from core.errors import InsufficientQuota, LimitsUnavailable, PriceUnknown, RateLimited, RequestTooLargeForLimit
 from launcher.address import any_free_port
+from limits import guard, rejections, script, sweeper
+from limits.rebuild import read_state
+from limits.values import Demand, Grant
 from responses.lifecycle.sweeper import drop_lost_reservations
 from responses.models import Mode, Response, Status
-from tenants import directory, limits, scope
-from tenants.limits import guard, rejections, script, sweeper
-from tenants.limits.rebuild import read_state
-from tenants.limits.values import Demand, Grant
+from tenants import directory, scope
 from tenants.models import Budget, LimitSet, RejectedRequest, Reservation, UsageRecord
 from tenants.principal import Principal
 from tests.support.api import Caller

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
+from routing.price_updates import is_listed
 from tenants import scope, services
 from tenants.models import AuditEvent, Model, Upstream
-from tenants.price_updates import is_listed
 from tenants.prices import Dimension, PriceEntry, PriceList
 
 OPENAI = "https://api.openai.com/v1"

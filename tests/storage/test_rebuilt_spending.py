@@ -16,12 +16,12 @@ from django.db.models.functions import Coalesce
 
 from core.clock import now
 from core.periods import bounds, microseconds
+from limits.rebuild import UNITS, read_state
 from responses.models.rollups import RollupMark, UnrolledRow
 from responses.rollups import aggregate, queries, spending
 from responses.rollups.queries import RollupQuery
 from responses.rollups.sources import CALLS
 from tenants import scope
-from tenants.limits.rebuild import UNITS, read_state
 from tenants.models import Budget, LimitSet, Period, Team, UsageRecord
 from tests.support.api import Caller, MakeCaller
 from tests.support.sampling import SEED, sized

@@ -8,8 +8,8 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from core.ids import new_id
+from limits import services
 from tenants import directory, scope
-from tenants.limits import services
 from tenants.models import AuditEvent, Budget, LimitSet
 from tests.support.api import Caller, MakeCaller
 

@@ -6,10 +6,10 @@ from typing import Any
 from django.contrib.auth.models import User
 from pytest_django import Settings
 
+from deliveries.notifications import Message, notify
 from tenants import scope
 from tenants.models import MailDelivery, Membership, Notification, NotificationKind, Role
 from tenants.models.notifications import DeliveryState
-from tenants.notifications import Message, notify
 from tests.support.api import Caller
 from tests.support.smtp_server import SmtpServer
 from tests.support.waiting import PATIENCE, eventually

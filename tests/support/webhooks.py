@@ -12,13 +12,13 @@ from openai import OpenAI
 
 from core.egress import Egress
 from core.egress_policy import AllowList
+from deliveries.notifications.mail import MailChannel
+from deliveries.outbox.delivery_worker import DeliveryWorker
 from responses.webhooks import outbox, services
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
 from responses.webhooks.queue import WebhookChannel
 from responses.webhooks.services import Actor
 from tenants import scope
-from tenants.notifications.mail import MailChannel
-from tenants.outbox.delivery_worker import DeliveryWorker
 from tests.support.aiohttp_server import serving
 from tests.support.api import Caller
 from tests.support.waiting import PATIENCE, eventually

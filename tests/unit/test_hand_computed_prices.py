@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from genai_prices import Usage, calc_price
 
-from tenants import price_catalog
+from routing import price_catalog
 from tenants.prices import Quantities
 
 TABLE = Path(__file__).with_name("hand_computed_prices.txt")

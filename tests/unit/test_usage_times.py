@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from core.clock import shared_now
-from tenants.limits.values import Grant
+from limits.values import Grant
 
 _DAY = timedelta(days=1)
 

@@ -13,9 +13,9 @@ from django.http.response import HttpResponseBase
 
 from console.widgets import csv_lines
 from core.clock import now
+from organization.admin.limits import limits_url, subject_name
+from organization.admin.team_tabs import tab_url
 from responses.rollups.spending import end_of_sums, period_of, spent_by_subject, subject_of
-from tenants.admin.limits import limits_url, subject_name
-from tenants.admin.team_tabs import tab_url
 from tenants.console.roles import EVERY_ROLE, everywhere, teams_of
 from tenants.console.site import page, render
 from tenants.models import Budget, LimitSet

@@ -16,8 +16,8 @@ from billing.admin.usage.query import FILTERS, RANGES, UsageQuery, parse_query
 from console import charts
 from console.widgets import csv_lines
 from core.clock import now
-from tenants.admin.limit_forms import limit_label
-from tenants.admin.limits import limits_url
+from organization.admin.limit_forms import limit_label
+from organization.admin.limits import limits_url
 from tenants.console.roles import EVERY_ROLE, everywhere, teams_for, teams_of
 from tenants.console.site import page, render
 from tenants.models import ApiKey, RejectedRequest, Team

@@ -221,6 +221,11 @@ class Endpoint:
         return arguments
 
 
+def endpoint_of(view: Any, request: Any) -> Endpoint | None:
+    """Return the endpoint that a view declares for the method of a request."""
+    return getattr(getattr(view, (request.method or "").lower(), None), "endpoint", None)
+
+
 class EndpointIndex:
     """Endpoints by the path of a request. Names in paths come before ids, whose patterns match them as well."""
 

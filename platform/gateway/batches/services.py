@@ -12,9 +12,8 @@ from gateway.batches.requests import SCOPES, CreateBatch
 from gateway.batches.selectors import get_batch
 from responses.models.batches import OPEN_BATCHES, Batch, BatchStatus
 from responses.runs.identity import RequestInfo
-from tenants import scope
+from tenants import quotas, scope
 from tenants.audit import audit
-from tenants.limits import quotas
 from tenants.principal import Principal
 
 _WINDOW = timedelta(hours=24)

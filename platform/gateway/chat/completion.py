@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+import limits
 from core.ids import new_id
 from engine.compaction.token_estimate import tokens
 from engine.converter.base import later_usage, nested_usage
@@ -26,6 +27,8 @@ from gateway.chat.answer_check import AnswerCheck
 from gateway.chat.chunks import ChunkWriter, CompletionAccumulator, as_chunk, with_valid_usage
 from gateway.chat.images import with_loaded_images
 from gateway.chat.requests import ChatRequest
+from limits import LEAST_OUTPUT, end_user_of
+from limits.throttle import is_limited
 from providers.clients import UpstreamFailed, for_client, post, read_bytes
 from providers.dialects import dialect_of
 from providers.event_stream import EventStreamDecoder, is_streamed, read_document, unnamed_event
@@ -36,9 +39,7 @@ from responses.runs import cost_bounds
 from responses.runs.identity import RequestInfo
 from responses.runs.rows import Row
 from responses.runs.usage_records import RoutedCall
-from tenants import directory, limits
-from tenants.limits import LEAST_OUTPUT, end_user_of
-from tenants.limits.throttle import is_limited
+from tenants import directory
 from tenants.models import Scope
 from tenants.principal import Principal
 

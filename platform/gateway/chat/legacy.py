@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, Tag
 from typing_extensions import override
 
+import limits
 from conversations.items import MAX_TEXT
 from core.errors import InvalidValue
 from core.http.validation import validate
@@ -21,13 +22,13 @@ from engine.turn import Usage
 from gateway.chat.chunks import ChunkWriter
 from gateway.chat.requests import ChatStreamOptions
 from gateway.streaming import AnswerReader, ForwardedAnswer, ForwardedRequest, forward
+from limits import end_user_of
+from limits.throttle import is_limited
 from responses.moderation import reject_if_guarded
 from responses.passthrough.embeddings_moderations import ModelName, inputs_of
 from responses.runs import cost_bounds
 from responses.runs.identity import RequestInfo
-from tenants import directory, limits
-from tenants.limits import end_user_of
-from tenants.limits.throttle import is_limited
+from tenants import directory
 from tenants.principal import Principal
 
 _MAX_PROMPTS = 2048

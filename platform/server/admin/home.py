@@ -34,7 +34,7 @@ from responses.rollups.histograms import BUCKETS, quantile
 from responses.rollups.queries import RollupQuery, RollupRow
 from responses.rollups.sources import CALLS, RESPONSES, TOOLS
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
-from tenants.admin.limits import subject_name
+from organization.admin.limits import subject_name
 from tenants.console.roles import everywhere, teams_of
 from tenants.models import ApiKey, Team, Upstream
 from tenants.models.notifications import DeliveryState

@@ -23,8 +23,9 @@ from providers.upstream import UpstreamModel
 from responses.rollups import histograms
 from responses.rollups.queries import RollupQuery, fetch_rows
 from responses.rollups.sources import CALLS
-from tenants import directory, price_updates
-from tenants.admin.health import CallHealth, Health, health_requested
+from routing import price_updates
+from tenants import directory
+from routing.admin.health import CallHealth, Health, health_requested
 from tenants.console.audited_admin import actor, audit_row
 from tenants.console.roles import OPERATORS
 from tenants.console.site import page, render

@@ -17,7 +17,7 @@ from responses.rollups.queries import RollupQuery, RollupRow, fetch_rows
 from responses.rollups.sources import CALLS, RESPONSES
 from responses.webhooks.models import WebhookEndpoint
 from server.admin.home import Tile
-from tenants.admin.team_tabs import tab, tab_url
+from organization.admin.team_tabs import tab, tab_url
 from tenants.models import ApiKey, KeySource, Membership, Team
 from tenants.prices import NO_PRICE
 

@@ -11,6 +11,7 @@ from django.urls import reverse
 from django.utils.http import urlencode
 
 from console.widgets import badge, copyable, duration, tone, when
+from organization.admin.audit_log import AuditAdmin
 from responses.admin import cells
 from responses.admin.response.documents import DOCUMENTS, document_tab
 from responses.admin.response.events import events
@@ -20,12 +21,10 @@ from responses.admin.row_pages import start_of
 from responses.admin.transcript.entries import SHOWN_ITEMS, transcript
 from responses.models import RUNNING, Response, ToolCall, Turn
 from responses.webhooks.models import WebhookDelivery
-from tenants.admin.audit_log import AuditAdmin
-from tenants.admin.usage_records import OUTCOME_TONES
 from tenants.console.content_access import may_read
 from tenants.console.roles import EVERY_ROLE, Roles
 from tenants.console.site import may_open
-from tenants.models import AuditEvent, Upstream, UsageRecord
+from tenants.models import OUTCOME_TONES, AuditEvent, Upstream, UsageRecord
 from tenants.models.notifications import DeliveryState
 from tenants.prices import NO_PRICE, amount, label
 

@@ -20,6 +20,8 @@ from core.db.db_threads import pool_load
 from core.process_name import process_name
 from core.telemetry import metrics, tracing
 from core.work import heartbeats, presence, task_runs, work_queue, worker_loop
+from deliveries.notifications.mail import MailChannel
+from deliveries.outbox.delivery_worker import DeliveryChannel, DeliveryWorker
 from gateway.batches.runner import BatchRunner
 from providers.clients import close_clients
 from responses.lifecycle import dead_processes
@@ -33,8 +35,6 @@ from server.metrics import metrics_server
 from server.safety import refuse_unsafe_start
 from server.web import warm_up
 from server.web.http_server import allow_many_sockets, freeze_startup_objects
-from tenants.notifications.mail import MailChannel
-from tenants.outbox.delivery_worker import DeliveryChannel, DeliveryWorker
 from tools.vectors.ingestion import Ingestion
 
 logger = logging.getLogger(__name__)

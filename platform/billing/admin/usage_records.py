@@ -1,0 +1,114 @@
+# mypy: allow-subclassing-any
+"""Admin pages of usage records, one row per upstream call."""
+
+from decimal import Decimal
+
+from django.contrib.admin import display, register
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString, mark_safe
+from unfold.contrib.filters.admin import AutocompleteSelectFilter
+
+from console.widgets import (
+    LogAdmin,
+    TimeFilter,
+    badge,
+    column,
+    copyable,
+    count_column,
+    duration,
+    exact,
+    key_cell,
+    time_column,
+    tone,
+    two_lines,
+)
+from tenants.console.roles import TeamScoped
+from tenants.models import OUTCOME_TONES, UsageRecord
+from tenants.prices import NO_PRICE, amount, label
+
+
+@register(UsageRecord)
+class UsageAdmin(LogAdmin, TeamScoped):
+    """Usage records of upstream calls."""
+
+    list_display = [
+        "time", "team_name", "key", "subject", "served", "outcome_badge", "tokens_in", "tokens_out", "dollars", "took",
+    ]  # fmt: skip
+    list_filter = [
+        ("occurred_at", TimeFilter),
+        ("team", AutocompleteSelectFilter),
+        ("api_key", AutocompleteSelectFilter),
+        exact("model", "model"),
+        exact("outcome", "outcome"),
+        exact("object_id", "response or completion ID"),
+    ]
+    list_prefetch = ("team", "api_key")
+    ordering = ["-occurred_at", "-id"]
+    sortable_by = ()
+    fieldsets = [
+        (
+            None,
+            {"fields": [("time", "took"), ("team", "key"), ("subject", "turn"), ("endpoint", "request_link"), "user"]},
+        ),
+        ("Model", {"fields": [("served", "outcome_badge"), ("upstream_id", "theirs"), "tier"]}),
+        ("Tokens", {"fields": [("input", "cached", "cache_written"), ("output", "reasoning")]}),
+        ("Audio and images", {"fields": [("audio", "images"), ("seconds", "spoken")]}),
+        ("Cost", {"fields": ["dollars", "applied_prices"]}),
+    ]
+    readonly_fields = [
+        "time", "took", "key", "subject", "request_link", "served", "outcome_badge", "input", "cached",
+        "cache_written", "output", "reasoning", "seconds", "spoken", "dollars", "applied_prices",
+        "audio", "images", "user", "theirs", "tier",
+    ]  # fmt: skip
+    time = time_column("Time", "occurred_at")
+    team_name = column("Team", lambda row: row.team.name)
+    key = column("Key", lambda row: key_cell(row.api_key))
+    request_link = column("Request ID", lambda row: copyable(row.request_id) if row.request_id else "–")
+    user = column("End user", lambda row: row.end_user or "–")
+    theirs = column(
+        "Upstream's request ID", lambda row: copyable(row.upstream_request_id) if row.upstream_request_id else "–"
+    )
+    tier = column("Service tier", lambda row: row.service_tier or "–")
+    served = column("Model", lambda row: two_lines(row.model, row.upstream_model))
+    outcome_badge = column("Outcome", lambda row: tone(OUTCOME_TONES, row.outcome))
+    cached = count_column("Cached", "cached_tokens")
+    cache_written = count_column("Cache writes", "cache_write_tokens")
+    output = count_column("Output", "output_tokens")
+    reasoning = count_column("Reasoning", "reasoning_tokens")
+    seconds = column("Seconds of audio", lambda row: f"{row.audio_seconds:,.3f}".rstrip("0").rstrip("."))
+    spoken = count_column("Characters spoken", "characters")
+    dollars = column("Cost", lambda row: NO_PRICE if row.cost is None else amount(row.cost))
+    audio = column("Audio tokens in and out", lambda row: f"{row.input_audio_tokens:,} / {row.output_audio_tokens:,}")
+    images = column("Image tokens in and out", lambda row: f"{row.input_image_tokens:,} / {row.output_image_tokens:,}")
+    took = column("Duration", lambda row: duration(row.duration_ms))
+
+    @display(description="Prices applied")
+    def applied_prices(self, row: UsageRecord) -> SafeString | str:
+        lines = [
+            (label(price), f"{Decimal(price['quantity']):,f}", amount(Decimal(price["cost"])))
+            for price in row.prices or ()
+        ]
+        return format_html_join(mark_safe("<br>"), "{} × {} = {}", lines) or "–"
+
+    @display(description="Object")
+    def subject(self, row: UsageRecord) -> SafeString:
+        # Other objects, such as chat completions, may have no page.
+        is_response = row.object_id.startswith("resp_")
+        url = reverse("admin:responses_response_change", args=[row.object_id]) if is_response else None
+        return copyable(row.object_id, href=url)
+
+    @display(description="Input")
+    def tokens_in(self, row: UsageRecord) -> SafeString:
+        written = f", {row.cache_write_tokens:,} written" if row.cache_write_tokens else ""
+        return two_lines(self.input(row), f"{row.cached_tokens:,} cached{written}")
+
+    @display(description="Output")
+    def tokens_out(self, row: UsageRecord) -> SafeString:
+        return two_lines(self.output(row), f"{row.reasoning_tokens:,} reasoning")
+
+    @display(description="Input")
+    def input(self, row: UsageRecord) -> SafeString | str:
+        hint = "The upstream reported no usage, or the process died during the call."
+        estimate = badge("estimated", "warning", hint) if row.estimated else ""
+        return format_html("{} {}", f"{row.input_tokens:,}", estimate)

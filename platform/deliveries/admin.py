@@ -1,0 +1,162 @@
+# mypy: allow-subclassing-any
+"""A person's choice of notifications, and the list of mails with their attempts."""
+
+from typing import Any
+
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.admin import display, register
+from django.contrib.admin.utils import unquote
+from django.contrib.auth.models import User
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.loader import render_to_string
+from django.urls import reverse
+from django.utils.safestring import SafeString
+from unfold.contrib.filters.admin import AutocompleteSelectFilter, MultipleChoicesDropdownFilter
+from unfold.decorators import action
+
+from console.widgets import LogAdmin, TimeFilter, column, duration, exact, time_column, tone, two_lines
+from deliveries.notifications import choices_of, set_choice
+from deliveries.outbox import queue
+from tenants.console.audited_admin import audit_row
+from tenants.console.roles import EVERY_ROLE, LEADS, OPERATORS, STAFF, TeamScoped, may
+from tenants.console.site import page, render
+from tenants.models import MailDelivery
+from tenants.models.notifications import DELIVERY_TONES
+
+MANAGERS = LEADS | OPERATORS
+
+
+@page("notifications/", name="notifications", viewers=EVERY_ROLE)
+def notifications(request: HttpRequest) -> HttpResponse:
+    """Show the user's choices for each of their teams, and store them on POST."""
+    user = request.user
+    if not isinstance(user, User):
+        raise PermissionDenied
+    choices = choices_of(user)
+    if request.method == "POST":
+        chosen = set(request.POST.getlist("by_mail"))
+        for choice in choices:
+            by_mail = f"{choice.team_id} {choice.kind.value}" in chosen
+            # Choices left at their default keep following the role.
+            if by_mail != choice.by_mail:
+                set_choice(user_id=user.pk, team_id=choice.team_id, kinds=[choice.kind], by_mail=by_mail)
+        messages.success(request, "Your notifications were saved.")
+        return HttpResponseRedirect(reverse("console:notifications"))
+    teams: dict[str, dict[str, Any]] = {}
+    for choice in choices:
+        team = teams.setdefault(choice.team_id, {"name": choice.team_name, "choices": []})
+        team["choices"].append(
+            {
+                "value": f"{choice.team_id} {choice.kind.value}",
+                "label": choice.kind.label,
+                "by_mail": choice.by_mail,
+            }
+        )
+    return render(
+        request,
+        "console/notifications.html",
+        title="Notifications",
+        teams=list(teams.values()),
+        address=user.email,
+        has_mail=bool(settings.EMAIL_HOST),
+        is_fullwidth=False,
+    )
+
+
+@register(MailDelivery)
+class MailAdmin(LogAdmin, TeamScoped):
+    """Read-only list of mails. Only leads and staff see them, as they contain addresses."""
+
+    viewers = LEADS | STAFF
+    list_display = ["time", "about", "recipient", "state_badge", "attempts", "answer", "next_attempt"]
+    list_display_links = ["time"]
+    list_prefetch = ("team",)
+    list_filter = [
+        ("created_at", TimeFilter),
+        ("state", MultipleChoicesDropdownFilter),
+        ("team", AutocompleteSelectFilter),
+        exact("address", "address"),
+    ]
+    search_fields = ["id", "address"]
+    search_help_text = "Exact ID (mail_…, also in the Message-ID) or address"
+    ordering = ["-created_at", "-id"]
+    sortable_by = ()
+    actions_detail = ["resend"]
+    readonly_fields = [
+        "time", "about", "recipient", "state_badge", "next_attempt", "answer", "body", "attempt_table",
+    ]  # fmt: skip
+    fieldsets = [
+        (None, {"fields": [("time", "state_badge"), ("about", "recipient"), ("answer", "next_attempt"), "body"]}),
+        ("Attempts", {"fields": ["attempt_table"]}),
+    ]
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        return (queryset.filter(pk=term) if term.startswith("mail_") else queryset.filter(address=term)), False
+
+    # Unfold calls this without an id for the list, and with the id of the page for a detail action.
+    def has_resend_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        """Return whether the user may resend this mail, or any mail without an id."""
+        if object_id is None:
+            return may(request, MANAGERS)
+        mail = self.get_object(request, unquote(str(object_id)))
+        return mail is not None and may(request, MANAGERS, mail)
+
+    @action(  # type: ignore[untyped-decorator]  # Unfold has no types
+        description="Resend", url_path="resend", icon="replay", permissions=["resend"]
+    )
+    def resend(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Render the confirmation page, or schedule an immediate attempt on POST."""
+        mail: MailDelivery | None = self.get_object(request, unquote(object_id))
+        if mail is None or not may(request, MANAGERS, mail):
+            raise PermissionDenied
+        back = self.page_of(mail)
+        if request.method == "POST":
+            if queue.resend(mail):
+                audit_row(request, mail, "resent", after={"address": mail.address})
+                messages.success(request, "The mail is being resent.")
+            else:
+                messages.info(request, "An attempt is already in progress.")
+            return HttpResponseRedirect(back)
+        return self.render(
+            request,
+            "admin/responses/webhookendpoint/form.html",
+            "Resend this mail?",
+            original=mail,
+            button="Resend",
+            icon="replay",
+            variant="primary",
+            description=f"{mail.address} receives the mail again with the same Message-ID.",
+            back=back,
+        )
+
+    # -- columns -------------------------------------------------------------------------------------------------------
+
+    time = time_column("Time", "created_at")
+    about = column("Subject", lambda mail: two_lines(mail.subject, mail.team.name))
+    recipient = column("Recipient", lambda mail: mail.address)
+    state_badge = column("Status", lambda mail: tone(DELIVERY_TONES, mail.state))
+    body = column("Text", lambda mail: mail.text)
+    next_attempt = column(
+        "Next attempt",
+        lambda mail: f"{mail.next_attempt_at:%Y-%m-%d %H:%M:%S} UTC" if mail.next_attempt_at else "–",
+    )
+
+    @display(description="Last answer")
+    def answer(self, mail: MailDelivery) -> SafeString | str:
+        if not mail.attempts:
+            return "–"
+        return two_lines(f"{mail.last_status or 'no answer'} after {duration(mail.last_ms)}", mail.last_error[:80])
+
+    @display(description="Attempts")
+    def attempt_table(self, mail: MailDelivery) -> SafeString:
+        # The history is stored oldest first.
+        attempts = list(reversed(mail.history))
+        return render_to_string("admin/responses/webhookendpoint/attempts.html", {"attempts": attempts})

@@ -1,0 +1,334 @@
+# mypy: allow-subclassing-any
+"""Admin pages of API keys.
+
+Keys are created, rotated, disabled and revoked, but never deleted, as usage and audit records refer to them. A secret
+is shown once, when it is created.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.admin import display, register
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.safestring import SafeString
+from django.utils.text import Truncator
+from typing_extensions import override
+from unfold.contrib.filters.admin import AutocompleteSelectFilter, DropdownFilter
+from unfold.decorators import action
+from unfold.enums import ActionVariant
+
+from console.widgets import badge, column, id_column, key_cell, time_column, two_lines
+from core.clock import now
+from organization.admin.key_forms import KeyForm, NewKeyForm, RotateKeyForm, initial_from, model_names_of
+from tenants import scope, services
+from tenants.console.audited_admin import AuditedAdmin, actor
+from tenants.console.roles import (
+    CONTRIBUTORS,
+    LEADS,
+    OPERATORS,
+    TeamScoped,
+    everywhere,
+    may,
+    teams_for,
+    teams_of,
+)
+from tenants.models import ApiKey, KeySource, Role
+
+KEY_MANAGERS = LEADS | OPERATORS
+_DEVELOPERS = frozenset({Role.DEVELOPER})
+# Fields of the form for a new key that are stored as they are.
+_STORED = ("name", "purpose", "scopes", "allowed_models", "tools", "allowed_addresses")
+
+
+def _created_by_user(request: HttpRequest, key: ApiKey) -> bool:
+    return key.created_by_id == request.user.pk and may(request, _DEVELOPERS, key)
+
+
+def may_manage_key(request: HttpRequest, key: ApiKey) -> bool:
+    """Return true for users who may change, disable and revoke a key: leads, operators and the key's developer."""
+    return may(request, KEY_MANAGERS, key) or _created_by_user(request, key)
+
+
+def may_rotate_key(request: HttpRequest, key: ApiKey) -> bool:
+    """Return true for users who may rotate a key: leads and the key's developer."""
+    # Not operators: they would see the new secret and could act as the team.
+    return may(request, LEADS, key) or _created_by_user(request, key)
+
+
+class StatusFilter(DropdownFilter):
+    """Filters keys by status. "grace" means that the old secret still works after a rotation."""
+
+    title = "status"
+    parameter_name = "status"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, str]]:
+        return [(value, value.capitalize()) for value in ("active", "grace", "disabled", "expired", "revoked")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        present = now()
+        valid = queryset.filter(Q(expires_at=None) | Q(expires_at__gt=present), revoked_at=None)
+        match self.value():
+            case "active":
+                return valid.filter(disabled_at=None)
+            case "grace":
+                return valid.filter(disabled_at=None, old_until__gt=present)
+            case "disabled":
+                return valid.filter(disabled_at__isnull=False)
+            case "expired":
+                return queryset.filter(expires_at__lte=present, revoked_at=None)
+            case "revoked":
+                return queryset.filter(revoked_at__isnull=False)
+        return queryset
+
+
+class SourceFilter(DropdownFilter):
+    """Filters keys by origin. Short-lived keys of the playground are hidden by default."""
+
+    title = "origin"
+    parameter_name = "source"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, str]]:
+        return [("playground", "Playground"), ("all", "All")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        match self.value():
+            case "all":
+                return queryset
+            case "playground":
+                return queryset.filter(source=KeySource.PLAYGROUND)
+        return queryset.filter(source=KeySource.PERSON)
+
+
+def state_of(key: ApiKey) -> SafeString:
+    """Return a badge with the effective status of a key."""
+    # In the order in which authentication checks them: clients get the error of the first one that applies.
+    present = now()
+    if key.revoked_at is not None:
+        return badge("revoked", "danger", f"since {key.revoked_at:%Y-%m-%d %H:%M} UTC")
+    if key.expires_at is not None and key.expires_at <= present:
+        return badge("expired", "warning", f"since {key.expires_at:%Y-%m-%d %H:%M} UTC")
+    if key.disabled_at is not None:
+        return badge("disabled", "warning", f"since {key.disabled_at:%Y-%m-%d %H:%M} UTC")
+    if key.team.suspended_at is not None:
+        return badge("team suspended", "danger", f"since {key.team.suspended_at:%Y-%m-%d %H:%M} UTC")
+    if key.old_until is not None and key.old_until > present:
+        return badge("grace", "info", f"The old secret works until {key.old_until:%Y-%m-%d %H:%M} UTC.")
+    return badge("active", "success")
+
+
+@register(ApiKey)
+class KeyAdmin(AuditedAdmin, TeamScoped):
+    """API keys. Leads manage the keys of their team, developers their own. Operators disable any, but create none."""
+
+    managers = KEY_MANAGERS
+    form = KeyForm
+    list_display = ["named", "key", "team", "owner", "state", "permissions", "last_used", "last_origin", "expires"]
+    list_filter = [StatusFilter, ("team", AutocompleteSelectFilter), SourceFilter]
+    list_filter_submit = True
+    list_fullwidth = True
+    list_select_related = ["team", "created_by"]
+    # Logs show the prefix and the last four characters of a key.
+    search_fields = ["name", "purpose", "prefix", "last_four", "id"]
+    ordering = ["-created_at", "-id"]
+    actions_row = ["revoke"]
+    actions_detail = ["limits", "rotate", "clone", "disable", "enable", "revoke"]
+    readonly_fields = [
+        "key", "state", "team", "public_id", "scope_list", "model_list", "tool_list", "address_list", "expires",
+        "created", "owner", "last_used", "last_origin", "old_secret",
+    ]  # fmt: skip
+    named = column("Name", lambda key: two_lines(key.name, key.purpose), ordering="name")
+    key = column("Key", key_cell)
+    public_id = id_column()
+    owner = column("Created by", lambda key: key.created_by.get_username() if key.created_by else "–")
+    state = column("Status", state_of)
+    scope_list = column("Scopes", lambda key: "all" if "*" in key.scopes else ", ".join(key.scopes))
+    model_list = column("Models", lambda key: ", ".join(key.allowed_models or ()) or "all")
+    tool_list = column("Tools", lambda key: "all" if "*" in key.tools else ", ".join(key.tools) or "none")
+    address_list = column("Allowed IP addresses", lambda key: ", ".join(key.allowed_addresses or ()) or "any")
+    last_used = time_column("Last used", "last_used_at", missing="never", ordering="last_used_at")
+    expires = time_column("Expires", "expires_at", missing="never", ordering="expires_at")
+    created = time_column("Created", "created_at", ordering="created_at")
+
+    @display(description="Old secret")
+    def old_secret(self, key: ApiKey) -> SafeString | str:
+        if key.old_until is None:
+            return "–"
+        verb = "works until" if key.old_until > now() else "expired"
+        used = f"last used {key.old_used_at:%Y-%m-%d %H:%M} UTC" if key.old_used_at else "not used since the rotation"
+        return two_lines(f"{key.old_name} {verb} {key.old_until:%Y-%m-%d %H:%M} UTC", used)
+
+    @display(description="Permissions")
+    def permissions(self, key: ApiKey) -> SafeString:
+        limits = f"{self.model_list(key)} models, {self.tool_list(key)} tools"
+        return two_lines(Truncator(self.scope_list(key)).chars(60), Truncator(limits).chars(60))
+
+    @display(description="IP address")
+    def last_origin(self, key: ApiKey) -> SafeString | str:
+        if not key.last_used_address and not key.last_used_agent:
+            return "–"
+        return two_lines(key.last_used_address or "unknown", Truncator(key.last_used_agent).chars(32))
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[Any, Any]]:
+        writable = ["scopes", "allowed_models", "tools", "expires_at", "allowed_addresses"]
+        shown = ["scope_list", "model_list", "tool_list", "expires", "address_list"]
+        fields = writable if self.has_change_permission(request, obj) else shown
+        return [
+            (None, {"fields": [("key", "state"), ("team", "public_id"), ("name", "purpose"), *fields]}),
+            ("History", {"fields": [("created", "owner"), ("last_used", "last_origin"), "old_secret"]}),
+        ]
+
+    # -- permissions ---------------------------------------------------------------------------------------------------
+
+    @override
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return may(request, CONTRIBUTORS)
+
+    @override
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    @override
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        if obj is None:
+            return may(request, KEY_MANAGERS | CONTRIBUTORS)
+        return obj.revoked_at is None and may_manage_key(request, obj)
+
+    # -- creation ------------------------------------------------------------------------------------------------------
+
+    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
+        """Show the form; on success, show the secret once."""
+        if not self.has_add_permission(request):
+            raise PermissionDenied
+        names = model_names_of(None if everywhere(request, CONTRIBUTORS) else teams_of(request, CONTRIBUTORS))
+        cloned = self.get_object(request, request.GET.get("clone", ""))
+        if cloned is not None and may(request, CONTRIBUTORS, cloned):
+            initial = initial_from(cloned)
+        else:
+            initial = {"team": request.GET.get("team")}
+        teams = teams_for(request, CONTRIBUTORS)
+        form = NewKeyForm(request.POST or None, teams=teams, models=names, initial=initial)
+        if request.method == "POST" and form.is_valid():
+            # One transaction: a key must not exist without the limits that it was to have.
+            team = form.cleaned_data["team"]
+            with scope.team(team.pk):
+                fields = {name: form.cleaned_data[name] for name in _STORED}
+                spec = services.KeySpec(**fields, expires_at=form.expires_at(now()), created_by=request.user.pk)
+                made = services.create_key(team=team, spec=spec, actor=actor(request))
+                form.save_limits(key=made.key, actor=actor(request))
+            return self.show_secret(request, made, "Copy your new key")
+        return self.render(request, "admin/tenants/apikey/add.html", "Create an API key", form=form)
+
+    def show_secret(self, request: HttpRequest, new: services.NewKey, title: str) -> HttpResponse:
+        """Return the only page that shows this secret."""
+        # No redirect after the POST: the secret would have to be stored in between.
+        return self.render(
+            request,
+            "admin/tenants/apikey/created.html",
+            title,
+            new=new,
+            api=request.build_absolute_uri("/v1"),
+            model=next(iter(new.key.allowed_models or model_names_of([new.key.team_id])), "your-model"),
+            url=self.page_of(new.key),
+        )
+
+    # -- actions -------------------------------------------------------------------------------------------------------
+
+    def _permits(self, request: HttpRequest, object_id: str, test: Callable[[ApiKey], bool]) -> bool:
+        key: ApiKey | None = self.get_object(request, unquote(str(object_id)))
+        return key is not None and key.revoked_at is None and test(key)
+
+    def has_revoke_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        """Return true if the user may revoke this key, or any key if none is given."""
+        if object_id is None:
+            return may(request, KEY_MANAGERS | CONTRIBUTORS)
+        return self._permits(request, object_id, lambda key: may_manage_key(request, key))
+
+    def has_disable_permission(self, request: HttpRequest, object_id: str) -> bool:
+        """Return true if the key is enabled and the user may disable it."""
+        return self._permits(request, object_id, lambda key: key.disabled_at is None and may_manage_key(request, key))
+
+    def has_enable_permission(self, request: HttpRequest, object_id: str) -> bool:
+        """Return true if the key is disabled and the user may enable it."""
+        return self._permits(request, object_id, lambda key: bool(key.disabled_at) and may_manage_key(request, key))
+
+    def has_rotate_permission(self, request: HttpRequest, object_id: str) -> bool:
+        """Return true if the user may rotate the key."""
+        return self._permits(request, object_id, lambda key: may_rotate_key(request, key))
+
+    def has_limits_permission(self, request: HttpRequest, object_id: str) -> bool:
+        """Return true if the user may change the limits of the key."""
+        return self._permits(request, object_id, lambda key: may_manage_key(request, key))
+
+    def has_clone_permission(self, request: HttpRequest, object_id: str) -> bool:
+        """Return true if the user may create a key for the same team."""
+        key = self.get_object(request, unquote(str(object_id)))
+        return key is not None and may(request, CONTRIBUTORS, key)
+
+    @action(  # type: ignore[untyped-decorator]  # Unfold has no types
+        description="Revoke", url_path="revoke", icon="block", permissions=["revoke"], variant=ActionVariant.DANGER
+    )
+    def revoke(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Show the confirmation page; on POST, revoke the key."""
+        key = self.get_or_404(request, object_id)
+        if not may_manage_key(request, key):
+            raise PermissionDenied
+        if request.method != "POST":
+            template = "admin/tenants/apikey/revoke.html"
+            return self.render(request, template, "Revoke this key?", key=key, original=key)
+        if services.revoke_key(key=key, actor=actor(request)):
+            messages.success(request, f"The key {key} was revoked. It stops working everywhere within two seconds.")
+        else:
+            messages.info(request, f"The key {key} was already revoked.")
+        return HttpResponseRedirect(self.page_of(key))
+
+    @action(description="Limits", url_path="limits", icon="speed", permissions=["limits"])  # type: ignore[untyped-decorator]  # the same
+    def limits(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Redirect to the page of the key's limits."""
+        key = self.get_or_404(request, object_id)
+        return HttpResponseRedirect(f"{reverse('console:limits', args=[key.team_id])}?key={key.pk}")
+
+    @action(description="Disable", url_path="disable", icon="pause", permissions=["disable"])  # type: ignore[untyped-decorator]  # the same
+    def disable(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Show the confirmation page; on POST, disable the key."""
+        return self._switch(request, object_id, enabled=False)
+
+    @action(description="Enable", url_path="enable", icon="play_arrow", permissions=["enable"])  # type: ignore[untyped-decorator]  # the same
+    def enable(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Show the confirmation page; on POST, enable the key."""
+        return self._switch(request, object_id, enabled=True)
+
+    def _switch(self, request: HttpRequest, object_id: str, *, enabled: bool) -> HttpResponse:
+        key = self.get_or_404(request, object_id)
+        if key.revoked_at is not None or not may_manage_key(request, key):
+            raise PermissionDenied
+        if request.method != "POST":
+            title = "Enable this key?" if enabled else "Disable this key?"
+            template = "admin/tenants/apikey/switch.html"
+            return self.render(request, template, title, key=key, original=key, enabled=enabled)
+        services.enable_key(key=key, enabled=enabled, actor=actor(request))
+        state = "enabled" if enabled else "disabled"
+        messages.success(request, f"The key {key} was {state}. This takes effect everywhere within two seconds.")
+        return HttpResponseRedirect(self.page_of(key))
+
+    @action(description="Clone", url_path="clone", icon="content_copy", permissions=["clone"])  # type: ignore[untyped-decorator]  # the same
+    def clone(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Redirect to the form of a new key, prefilled from this one."""
+        return HttpResponseRedirect(f"{reverse('admin:tenants_apikey_add')}?clone={object_id}")
+
+    @action(description="Rotate", url_path="rotate", icon="autorenew", permissions=["rotate"])  # type: ignore[untyped-decorator]  # the same
+    def rotate(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Show the form for the grace period; on POST, rotate the key and show the new secret once."""
+        key = self.get_or_404(request, object_id)
+        if key.revoked_at is not None or not may_rotate_key(request, key):
+            raise PermissionDenied
+        form = RotateKeyForm(request.POST or None)
+        if request.method == "POST" and form.is_valid():
+            rotated = services.rotate_key(key=key, grace=form.grace_period(), actor=actor(request))
+            return self.show_secret(request, rotated, "Copy the new secret")
+        template = "admin/tenants/apikey/rotate.html"
+        return self.render(request, template, "Rotate this key?", key=key, original=key, form=form)

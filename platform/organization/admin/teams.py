@@ -1,0 +1,307 @@
+# mypy: allow-subclassing-any
+"""Admin pages of teams and their members."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin import display, register
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.db.models import Count
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path
+from django.utils.safestring import SafeString
+from typing_extensions import override
+from unfold.contrib.filters.admin import AutocompleteSelectFilter
+
+from console.widgets import badge, changelist_url, column, id_column, link, time_column, tone, two_lines
+from core.http.query import row_number
+from organization.admin.key_forms import tool_kinds
+from organization.admin.team_tabs import CONTENT, READS, SETTINGS, tab_url, tabs_for
+from tenants import members, services
+from tenants.console.audited_admin import AuditedAdmin, actor
+from tenants.console.roles import ADMINISTRATORS_ONLY, LEADS, OPERATORS, TeamScoped, may
+from tenants.models import Membership, Role, Team
+
+LAST_LEAD = "A team needs at least one lead. Make another member a lead first."
+ROLE_TONES = {Role.TEAM_LEAD.value: "primary", Role.DEVELOPER.value: "info"}
+
+
+class TeamForm(forms.ModelForm[Team]):
+    """Name and settings of a team."""
+
+    tools = tool_kinds()
+
+    class Meta:
+        model = Team
+        fields = [
+            "name",
+            "weight",
+            "disconnect_grace_seconds",
+            "log_retention_hours",
+            "embedding_model",
+            "image_model",
+            "summary_model",
+            "model_policy",
+            "model_names",
+            "tools",
+            "reject_unavailable_tools",
+            "continue_without_mcp_servers",
+            "full_text_search",
+        ]
+        labels = {
+            "disconnect_grace_seconds": "Grace after disconnect (seconds)",
+            "log_retention_hours": "Event log retention (hours)",
+            "continue_without_mcp_servers": "Continue without MCP servers that fail",
+        }
+
+
+class MembershipForm(forms.ModelForm[Membership]):
+    """Role of a member and their right to read content."""
+
+    class Meta:
+        model = Membership
+        fields = ["user", "team", "role", "view_content"]
+
+    def clean_role(self) -> str:
+        """Refuse to demote the last lead of a team."""
+        role: str = self.cleaned_data["role"]
+        if self.instance.pk and role != Role.TEAM_LEAD:
+            stored = Membership.objects.get(pk=self.instance.pk)
+            if _is_last_lead(stored):
+                raise forms.ValidationError(LAST_LEAD)
+        return role
+
+
+class PersonForm(forms.Form):
+    """A new member. The person is entered by name: leads must not see a list of all users."""
+
+    person = forms.CharField(max_length=254)
+    role = forms.ChoiceField(choices=Role.choices, initial=Role.DEVELOPER)
+
+
+class MemberForm(forms.Form):
+    """Changes of a member."""
+
+    role = forms.ChoiceField(choices=Role.choices)
+    content = forms.ChoiceField(choices=CONTENT, required=False)
+
+
+@register(Team)
+class TeamAdmin(AuditedAdmin, TeamScoped):
+    """Teams, each with a page of tabs. They cannot be deleted, as responses, usage records and audit events remain."""
+
+    managers = OPERATORS
+    form = TeamForm
+    change_form_outer_before_template = "admin/tenants/team/tabs.html"
+    team_field = "pk"
+    list_display = ["name", "public_id", "state", "members", "keys", "grace", "log_retention", "created"]
+    search_fields = ["name", "id"]
+    ordering = ["name"]
+    readonly_fields = ["public_id", "created"]
+    # `distinct`, as the two joins multiply each other's rows.
+    list_annotations = {
+        "members": Count("memberships", distinct=True),
+        "keys": Count("api_keys", distinct=True),
+    }
+    public_id = id_column()
+    grace = column(
+        "Grace after disconnect",
+        lambda team: "to the end" if team.disconnect_grace_seconds is None else f"{team.disconnect_grace_seconds} s",
+    )
+    log_retention = column("Event log retention", lambda team: f"{team.log_retention_hours} h")
+    members = column("Members", lambda team: _linked("tenants_membership", team, team.members))
+    keys = column("Keys", lambda team: _linked("tenants_apikey", team, team.keys))
+    created = time_column("Created", "created_at", ordering="created_at")
+    fieldsets = [
+        (None, {"fields": ["name", ("public_id", "created")]}),
+        (
+            "Runs and logs",
+            {"fields": [("disconnect_grace_seconds", "log_retention_hours"), "weight", "full_text_search"]},
+        ),
+        ("Models", {"fields": ["model_policy", "model_names"]}),
+        ("Vector stores", {"fields": ["embedding_model"]}),
+        (
+            "Hosted tools",
+            {"fields": ["tools", "reject_unavailable_tools", "continue_without_mcp_servers", "image_model"]},
+        ),
+        ("Reasoning", {"fields": ["summary_model"]}),
+    ]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        return self.readonly_fields if obj else []
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[Any, Any]]:
+        if obj is None:
+            return [(None, {"fields": ["name"]}), *self.fieldsets[1:]]
+        return self.fieldsets
+
+    @override
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    # -- the tabs ------------------------------------------------------------------------------------------------------
+
+    def get_urls(self) -> list[URLPattern]:
+        views = {"members": self.members_view, "suspend": self.suspend_view}
+        own = [
+            path(f"<path:object_id>/{name}/", self.admin_site.admin_view(view), name=f"tenants_team_{name}")
+            for name, view in views.items()
+        ]
+        return [*own, *super().get_urls()]
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """Show one of the tabs. Only the settings tab contains the form of Django's change view."""
+        team = self.get_object(request, unquote(object_id))
+        if team is None or not self.has_view_permission(request, team):
+            return super().change_view(request, object_id, form_url, extra_context)  # type: ignore[no-any-return]
+        tabs = tabs_for(request, team)
+        named = {tab.name: tab for tab in tabs}
+        chosen = named.get(request.GET.get("tab", ""), tabs[0])
+        context = {"tabs": tabs, "chosen": chosen, "team": team}
+        if request.method == "POST" or chosen.name == SETTINGS:
+            context["chosen"] = named[SETTINGS]
+            return super().change_view(request, object_id, form_url, {**(extra_context or {}), **context})  # type: ignore[no-any-return]
+        context |= {"original": team, "is_fullwidth": "1", **chosen.fill(request, team)}
+        return self.render(request, "admin/tenants/team/page.html", team.name, **context)
+
+    def members_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Add, change or remove a member, as the field `do` says. Only for leads of this team and administrators."""
+        team = self.get_or_404(request, object_id)
+        if not may(request, LEADS, team):
+            raise PermissionDenied
+        pk = row_number(request.POST.get("member", ""))
+        member: Any = Membership.objects.filter(team=team, pk=pk).first() if pk is not None else None
+        try:
+            match request.POST.get("do"):
+                case "add":
+                    self._add_member(request, team)
+                case "change" | "remove" if member is None:
+                    messages.error(request, "Nothing was changed.")
+                case "change":
+                    self._change_member(request, team, member)
+                # The confirmation page posts the same form with `sure`.
+                case "remove" if "sure" not in request.POST:
+                    return self.render(
+                        request,
+                        "admin/tenants/team/remove.html",
+                        "Remove this member?",
+                        team=team,
+                        member=member,
+                        back=tab_url(team, "members"),
+                    )
+                case "remove":
+                    members.remove_member(member=member, actor=actor(request))
+                    messages.success(request, f"{member.user.get_username()} is no longer a member of {team.name}.")
+        except members.LastLead:
+            messages.error(request, LAST_LEAD)
+        # A reload after a redirect does not submit the form again.
+        return HttpResponseRedirect(tab_url(team, "members"))
+
+    def _add_member(self, request: HttpRequest, team: Team) -> None:
+        form = PersonForm(request.POST)
+        # Unknown and inactive users get the same message, so that leads cannot probe for accounts.
+        person = members.find_person(form.cleaned_data["person"].strip()) if form.is_valid() else None
+        if person is None:
+            messages.error(request, "There is no active user with exactly this username or e-mail address.")
+        elif members.add_member(team=team, user=person, role=Role(form.cleaned_data["role"]), actor=actor(request)):
+            messages.success(request, f"{person.get_username()} is now a member of {team.name}.")
+        else:
+            messages.info(request, f"{person.get_username()} is already a member.")
+
+    def _change_member(self, request: HttpRequest, team: Team, member: Membership) -> None:
+        form = MemberForm(request.POST)
+        if not form.is_valid():
+            messages.error(request, "Nothing was changed.")
+            return
+        role, reads = Role(form.cleaned_data["role"]), READS[form.cleaned_data["content"]]
+        members.change_member(member=member, role=role, view_content=reads, actor=actor(request))
+        messages.success(request, f"{member.user.get_username()} is now {role.label.lower()} of {team.name}.")
+
+    def suspend_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Show the confirmation page; on POST, suspend or resume the team."""
+        team = self.get_or_404(request, object_id)
+        if not may(request, OPERATORS, team):
+            raise PermissionDenied
+        if request.method != "POST":
+            title, back = "Resume this team?" if team.suspended_at else "Suspend this team?", tab_url(team, "danger")
+            return self.render(request, "admin/tenants/team/suspend.html", title, team=team, original=team, back=back)
+        # Explicit and not a toggle: a page that is out of date must not do the opposite of what it shows.
+        suspends = request.POST.get("do") == "suspend"
+        services.suspend_team(team=team, suspended=suspends, actor=actor(request))
+        result = "was suspended. Its keys stop working" if suspends else "was resumed. Its keys work again"
+        messages.success(request, f"The team {team.name} {result} everywhere within two seconds.")
+        return HttpResponseRedirect(tab_url(team, "danger"))
+
+    # -- columns -------------------------------------------------------------------------------------------------------
+
+    @display(description="Status")
+    def state(self, team: Team) -> SafeString:
+        if team.suspended_at is None:
+            return badge("active", "success")
+        return badge("suspended", "danger", f"since {team.suspended_at:%Y-%m-%d %H:%M} UTC")
+
+
+@register(Membership)
+class MemberAdmin(AuditedAdmin, TeamScoped):
+    """Members of teams. Leads change and remove members here, and add them by name on the team's page."""
+
+    managers = LEADS
+    form = MembershipForm
+    list_display = ["person", "team", "role_badge", "reads", "signs_in", "joined"]
+    list_filter = ["role", ("team", AutocompleteSelectFilter)]
+    list_filter_submit = True
+    search_fields = ["user__username", "user__email", "team__name"]
+    list_select_related = ["user", "team"]
+    ordering = ["team__name", "user__username"]
+    autocomplete_fields = ["user", "team"]
+    fields = ["user", "team", "role", "view_content"]
+    # `person` instead of `user`: Django would link to the user's page, which most roles may not open.
+    person = column(
+        "Person",
+        lambda member: two_lines(member.user.get_full_name() or member.user.get_username(), member.user.email),
+        ordering="user__username",
+    )
+    role_badge = column("Role", lambda member: tone(ROLE_TONES, member.role), ordering="role")
+    reads = column("Reads content", lambda member: "yes" if member.reads_content else "after a reveal")
+    joined = time_column("Joined", "created_at", ordering="created_at")
+
+    @override
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return may(request, ADMINISTRATORS_ONLY)
+
+    @override
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Refuse to remove the last lead of a team."""
+        return may(request, LEADS, obj) and not (obj is not None and _is_last_lead(obj))
+
+    @override
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        try:
+            # Repeated here under a lock: `has_delete_permission` is only a first look.
+            members.check_not_last_lead(obj)
+        except members.LastLead as last:
+            raise PermissionDenied from last
+        super().delete_model(request, obj)
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        return ["person", "team", "role", "view_content"] if obj else self.fields
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        return ["person", "team"] if obj else []
+
+    @display(description="Can sign in", boolean=True)
+    def signs_in(self, member: Membership) -> bool:
+        return member.user.is_active and member.user.is_staff
+
+
+def _is_last_lead(member: Membership) -> bool:
+    others = Membership.objects.filter(team=member.team_id, role=Role.TEAM_LEAD).exclude(pk=member.pk)
+    return member.role == Role.TEAM_LEAD and not others.exists()
+
+
+def _linked(page: str, team: Team, count: int) -> SafeString:
+    return link(changelist_url(page, team__id__exact=team.pk), count)

@@ -1,0 +1,143 @@
+"""Permissions of a project: the models and the hosted tools that its team may use."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from rest_framework.response import Response
+
+from core.http.endpoints import BOOLEAN, STRING, ApiObject, Endpoint
+from core.http.wire import Wire
+from organization.api.lookup import get_project
+from tenants import services
+from tenants.models import AdminScope, ModelPolicy, Team, ToolKind
+from tenants.views import ApiRequest, ApiView
+
+_MODELS = ApiObject.of(
+    "ProjectModelPermissions",
+    {
+        "object": {"const": "project.model_permissions"},
+        "mode": {"enum": ["allow_list", "deny_list"]},
+        "model_ids": {"type": "array", "items": STRING},
+    },
+)
+_MODELS_DELETED = ApiObject.of(
+    "DeletedProjectModelPermissions",
+    {"object": {"const": "project.model_permissions.deleted"}, "deleted": {"const": True}},
+)
+# The kinds of tools that OpenAI's object has; `shell` is not among them.
+_TOOLS = (
+    ToolKind.CODE_INTERPRETER,
+    ToolKind.FILE_SEARCH,
+    ToolKind.IMAGE_GENERATION,
+    ToolKind.MCP,
+    ToolKind.WEB_SEARCH,
+)
+_TOOL = ApiObject.of("HostedToolPermission", {"enabled": BOOLEAN})
+_TOOL_PERMISSIONS = ApiObject.of("ProjectHostedToolPermissions", {kind.value: _TOOL for kind in _TOOLS})
+
+
+class UpdateModelPermissions(Wire):
+    """Body of a request to set the models of a project."""
+
+    mode: Literal["allow_list", "deny_list"]
+    model_ids: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=1000)]
+
+
+class SetHostedTool(Wire):
+    """Permission to use one kind of hosted tool."""
+
+    enabled: bool
+
+
+class UpdateHostedTools(Wire):
+    """Body of a request to change the hosted tools of a project; those that it leaves out remain as they are."""
+
+    code_interpreter: SetHostedTool | None = None
+    file_search: SetHostedTool | None = None
+    image_generation: SetHostedTool | None = None
+    mcp: SetHostedTool | None = None
+    web_search: SetHostedTool | None = None
+
+
+def _public_models(team: Team) -> dict[str, Any]:
+    # Without a policy nothing is denied.
+    mode = team.model_policy or ModelPolicy.DENY_LIST.value
+    return {"object": "project.model_permissions", "mode": mode, "model_ids": team.model_names}
+
+
+def _public_tools(team: Team) -> dict[str, Any]:
+    has_all = ToolKind.ALL.value in team.tools
+    return {kind.value: {"enabled": has_all or kind.value in team.tools} for kind in _TOOLS}
+
+
+class ModelPermissionsView(ApiView, path="organization/projects/<project_id>/model_permissions"):
+    """The models that a project may use."""
+
+    @Endpoint(AdminScope.PROJECTS_READ, "Retrieve the model permissions of a project", query=(), returns=_MODELS)
+    def get(self, request: ApiRequest, project_id: str) -> Response:
+        return Response(_public_models(get_project(project_id)))
+
+    @Endpoint(
+        AdminScope.PROJECTS_WRITE,
+        "Set the model permissions of a project",
+        body=UpdateModelPermissions,
+        query=(),
+        returns=_MODELS,
+        note="further restrict the models that routes make visible to the team; takes effect within two seconds",
+    )
+    def post(self, request: ApiRequest, project_id: str, body: UpdateModelPermissions) -> Response:
+        values = {"model_policy": body.mode, "model_names": list(dict.fromkeys(body.model_ids))}
+        return Response(_public_models(_update(request, project_id, values)))
+
+    @Endpoint(
+        AdminScope.PROJECTS_WRITE,
+        "Delete the model permissions of a project",
+        query=(),
+        returns=_MODELS_DELETED,
+        note="the project may use all models that are visible to the team",
+    )
+    def delete(self, request: ApiRequest, project_id: str) -> Response:
+        _update(request, project_id, {"model_policy": "", "model_names": []})
+        return Response({"object": "project.model_permissions.deleted", "deleted": True})
+
+
+class HostedToolPermissionsView(ApiView, path="organization/projects/<project_id>/hosted_tool_permissions"):
+    """The hosted tools that a project may use."""
+
+    @Endpoint(
+        AdminScope.PROJECTS_READ,
+        "Retrieve the hosted tool permissions of a project",
+        query=(),
+        returns=_TOOL_PERMISSIONS,
+    )
+    def get(self, request: ApiRequest, project_id: str) -> Response:
+        return Response(_public_tools(get_project(project_id)))
+
+    @Endpoint(
+        AdminScope.PROJECTS_WRITE,
+        "Change the hosted tool permissions of a project",
+        body=UpdateHostedTools,
+        query=(),
+        returns=_TOOL_PERMISSIONS,
+        note="`shell` is changed in the console",
+    )
+    def post(self, request: ApiRequest, project_id: str, body: UpdateHostedTools) -> Response:
+        team = get_project(project_id)
+        given = {kind.value: setting.enabled for kind in _TOOLS if (setting := getattr(body, kind.value)) is not None}
+        if ToolKind.ALL.value in team.tools:
+            if all(given.values()):
+                return Response(_public_tools(team))
+            # `*` without some becomes a list of the present tools: tools that are added later are not allowed.
+            allowed = {kind.value for kind in ToolKind if kind is not ToolKind.ALL}
+        else:
+            allowed = set(team.tools)
+        allowed = (allowed | {name for name, on in given.items() if on}) - {
+            name for name, on in given.items() if not on
+        }
+        # In the order of the kinds, so that equal permissions are stored equally.
+        tools = [kind.value for kind in ToolKind if kind.value in allowed]
+        return Response(_public_tools(_update(request, project_id, {"tools": tools})))
+
+
+def _update(request: ApiRequest, project_id: str, values: dict[str, Any]) -> Team:
+    return services.update_team(team=get_project(project_id), values=values, actor=request.principal.actor)

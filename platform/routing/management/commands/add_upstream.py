@@ -1,0 +1,83 @@
+"""`manage.py add_upstream`: add or update an upstream and route models to it."""
+
+import json
+from argparse import ArgumentParser, ArgumentTypeError
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.core.exceptions import ValidationError
+from django.core.management.base import BaseCommand, CommandError
+from typing_extensions import override
+
+from core.clock import now
+from routing import price_updates
+from tenants import services
+from tenants.models import WireApi
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ArgumentTypeError("not valid JSON") from error
+    if not isinstance(value, dict):
+        raise ArgumentTypeError("not a JSON object")
+    return value
+
+
+class Command(BaseCommand):
+    """Adds the upstream, or updates the one of the same name."""
+
+    help = "Add an upstream, or update the one of this name, and route models to it."
+    requires_system_checks = ()  # they import the whole console, which takes three seconds
+
+    @override
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--name", required=True)
+        parser.add_argument("--base-url", required=True, help="up to and including /v1")
+        parser.add_argument("--api-key", default="")
+        parser.add_argument(
+            "--models", default="", help="comma-separated model names; * routes every name without its own model"
+        )
+        parser.add_argument("--wire-api", choices=WireApi.values, help="the upstream's API (default: chat_completions)")
+        parser.add_argument(
+            "--capabilities",
+            type=_json_object,
+            default={},
+            metavar="JSON",
+            help='capabilities of these models, such as {"vision": false, "context_window": 32768}',
+        )
+        parser.add_argument("--default", action="store_true", help="preferred if several upstreams route the same name")
+        parser.add_argument("--json", action="store_true")
+
+    @override
+    def handle(self, *args: Any, **options: Any) -> None:
+        url = urlsplit(options["base_url"])
+        if url.scheme not in {"http", "https"} or not url.hostname:
+            raise CommandError("--base-url must be an http or https URL, such as http://host:port/v1.")
+        if options["api_key"] and "@" in url.netloc:
+            raise CommandError("--base-url has a user name, and --api-key is set: an upstream gets one of them.")
+        models = [name.strip() for name in options["models"].split(",") if name.strip()]
+        if options["capabilities"] and not models:
+            raise CommandError("--capabilities requires --models.")
+        try:
+            upstream = services.add_upstream(
+                name=options["name"],
+                base_url=options["base_url"],
+                api_key=options["api_key"],
+                models=models,
+                is_default=options["default"],
+                wire_api=options["wire_api"],
+                capabilities=options["capabilities"],
+            )
+        except ValidationError as error:
+            messages = list(error.messages)
+            if hasattr(error, "error_dict"):
+                messages = [f"{name}: {' '.join(texts)}" for name, texts in error.message_dict.items()]
+            raise CommandError(f"--capabilities: {' '.join(messages)}") from error
+        # Models that are new, or have no price yet, get the published one if their provider is certain.
+        for model in price_updates.models(models, upstream=upstream.name) if models else ():
+            if not model.prices():
+                price_updates.add_listed_prices(model, at=now())
+        shown = {"upstream": upstream.pk, "name": upstream.name, "base_url": upstream.base_url, "models": models}
+        self.stdout.write(json.dumps(shown) if options["json"] else f"{upstream.name}: {upstream.base_url}")
