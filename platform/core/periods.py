@@ -26,6 +26,11 @@ def start_of(moment: datetime, period: str, zone: ZoneInfo) -> datetime:
     return start_of_day(_first_day(moment.astimezone(zone).date(), period), zone)
 
 
+def end_of_hour(moment: datetime) -> datetime:
+    """Return the end of the current hour, up to which sums are read: they are hourly, and include this hour."""
+    return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0) + _HOUR
+
+
 def next_start(start: datetime, period: str, zone: ZoneInfo) -> datetime:
     """Return the end of the period that begins at a time."""
     if period == "minute":

@@ -1,5 +1,5 @@
 """Console pages of upstreams, models and prices."""
 
-from routing.admin import prices, upstreams
+from routing.admin import prices, upstream_calls, upstreams
 
-__all__ = ["prices", "upstreams"]
+__all__ = ["prices", "upstream_calls", "upstreams"]

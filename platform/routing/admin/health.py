@@ -1,16 +1,19 @@
-"""Success rates of upstream calls, shown in the lists of models and upstreams.
-
-The app that stores call statistics depends on this one, so it reads them as the receiver of a signal.
-"""
+"""Success rates of upstream calls from the hourly sums, shown in the lists of models and upstreams."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from datetime import timedelta
 
-from django.dispatch import Signal
 from django.utils.safestring import SafeString
 
 from console.widgets import compact, duration, two_lines
+from core.clock import now
+from core.periods import end_of_hour
+from responses.rollups import histograms
+from responses.rollups.queries import RollupQuery, fetch_rows
+from responses.rollups.sources import CALLS
+
+_MEASURES = ("calls", "failed", "duration")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +40,25 @@ class CallHealth:
     day: Health | None = None
 
 
-health_requested = Signal()
-"""Receivers return call health by upstream id and model; an empty model is the whole upstream."""
-
-
 def health_by_route() -> Mapping[tuple[str, str], CallHealth]:
-    """Return the call health of all upstreams and models called within 24 hours."""
-    answers: Any = health_requested.send(sender=None)
-    return {route: health for _, answer in answers for route, health in answer.items()}
+    """Return the call health by (upstream id, model), and by (upstream id, "") for the whole upstream."""
+    end = end_of_hour(now())
+
+    def health_since(hours: int) -> dict[tuple[str, str], Health]:
+        found = {}
+        for by in (("upstream_id",), ("upstream_id", "model")):
+            since = end - timedelta(hours=hours)
+            for row in fetch_rows(RollupQuery(source=CALLS, since=since, until=end, measures=_MEASURES, by=by)):
+                # Calls of hosted tools are recorded without an upstream.
+                if row.key[0]:
+                    slow = histograms.quantile(row.values["duration"], 0.95)
+                    health = Health(calls=row.values["calls"], failed=row.values["failed"], slow_ms=slow)
+                    found[row.key[0], row.key[1] if len(row.key) > 1 else ""] = health
+        return found
+
+    # "Last hour" reads two hours of sums, as the current one may have just begun.
+    hour, day = health_since(2), health_since(24)
+    return {key: CallHealth(hour=hour.get(key), day=health) for key, health in day.items()}
 
 
 def health_cell(found: CallHealth | None) -> SafeString | str:

@@ -22,11 +22,13 @@ from billing.admin.rejections import rejected, rejections_chart
 from billing.admin.usage import links
 from billing.admin.usage.aggregate import add_sums, buckets, build_report
 from billing.admin.usage.pages import chart, chart_points
-from billing.admin.usage.query import UsageQuery, dollars, end_of_hour, parse_query
+from billing.admin.usage.query import UsageQuery, dollars, parse_query
 from console import charts
 from console.charts import Chart, Series
 from console.widgets import ago, changelist_url, compact, copyable, duration
 from core.clock import now
+from core.periods import end_of_hour
+from organization.admin.limits import subject_name
 from responses.admin import cells
 from responses.models import Response, Status
 from responses.rollups import queries
@@ -34,10 +36,8 @@ from responses.rollups.histograms import BUCKETS, quantile
 from responses.rollups.queries import RollupQuery, RollupRow
 from responses.rollups.sources import CALLS, RESPONSES, TOOLS
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
-from organization.admin.limits import subject_name
 from tenants.console.roles import everywhere, teams_of
-from tenants.models import ApiKey, Team, Upstream
-from tenants.models.notifications import DeliveryState
+from tenants.models import ApiKey, DeliveryState, Team, Upstream
 from tenants.prices import NO_PRICE, sum_costs
 
 # A short list of items that need attention: title, icon, url, rows (name, note and URL of each) and empty_text.

@@ -8,16 +8,16 @@ from typing import Any
 from django.http import HttpRequest
 from django.urls import reverse
 
-from billing.admin.usage.query import end_of_hour
 from console.widgets import badge, changelist_url, compact, duration, link, when
 from core.clock import now
+from core.periods import end_of_hour
+from organization.admin.team_tabs import tab, tab_url
 from responses.models import Response, Status
 from responses.rollups import histograms
 from responses.rollups.queries import RollupQuery, RollupRow, fetch_rows
 from responses.rollups.sources import CALLS, RESPONSES
 from responses.webhooks.models import WebhookEndpoint
 from server.admin.home import Tile
-from organization.admin.team_tabs import tab, tab_url
 from tenants.models import ApiKey, KeySource, Membership, Team
 from tenants.prices import NO_PRICE
 

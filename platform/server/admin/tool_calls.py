@@ -19,7 +19,6 @@ from typing_extensions import override
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, TextFilter
 
 from billing.admin.usage import links
-from billing.admin.usage.query import end_of_hour
 from console import charts
 from console.charts import ChartPoint, Series
 from console.widgets import (
@@ -40,6 +39,7 @@ from console.widgets import (
 )
 from core.clock import now
 from core.http.query import row_number
+from core.periods import end_of_hour
 from responses.admin import cells
 from responses.models import ToolCall
 from responses.rollups import queries

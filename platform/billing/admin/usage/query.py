@@ -5,7 +5,7 @@ Every URL results in a valid query: unsupported combinations are adjusted, and `
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
@@ -16,7 +16,7 @@ from django.http import QueryDict
 from django.utils.http import urlencode
 
 from console import charts
-from core.periods import start_of_day
+from core.periods import end_of_hour, start_of_day
 from responses.rollups import histograms
 from responses.rollups.sources import CALLS, RESPONSES, TOOLS, RollupSource
 from tenants.prices import amount
@@ -243,11 +243,6 @@ def parse_query(query: QueryDict, *, current_time: datetime, zone: str = "") -> 
         notes=tuple(notes),
         parameters={**parameters, "tz": local.key},
     )
-
-
-def end_of_hour(moment: datetime) -> datetime:
-    """Return the end of the current hour, up to which sums are read: they are hourly, and include this hour."""
-    return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0) + _HOUR
 
 
 @lru_cache(maxsize=1)

@@ -1,18 +1,15 @@
-"""Health of models and upstreams from the sums of the usage records; test calls and model lists for operators."""
+"""Pages that call an upstream: a test call to a model, and the list of models that the upstream offers."""
 
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping
-from datetime import timedelta
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from django.contrib import messages
-from django.dispatch import receiver
 from django.http import Http404, HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import reverse
 
-from billing.admin.usage.query import end_of_hour
 from conversations.items import plain_text
 from conversations.items.messages import InputMessage
 from core.clock import now
@@ -20,12 +17,8 @@ from engine.turn import Sampling, TurnRequest
 from providers.clients import UpstreamFailed, close_clients, get
 from providers.event_stream import read_document
 from providers.upstream import UpstreamModel
-from responses.rollups import histograms
-from responses.rollups.queries import RollupQuery, fetch_rows
-from responses.rollups.sources import CALLS
 from routing import price_updates
 from tenants import directory
-from routing.admin.health import CallHealth, Health, health_requested
 from tenants.console.audited_admin import actor, audit_row
 from tenants.console.roles import OPERATORS
 from tenants.console.site import page, render
@@ -36,31 +29,8 @@ MAX_TOKENS = 16
 MAX_LISTED = 500
 _TIMEOUT_SECONDS = 30
 _PROMPT = "Say hello in one word."
-_MEASURES = ("calls", "failed", "duration")
 
 T = TypeVar("T")
-
-
-@receiver(health_requested)
-def health_by_route(**_: Any) -> Mapping[tuple[str, str], CallHealth]:
-    """Return the call health by (upstream id, model), and by (upstream id, "") for the whole upstream."""
-    end = end_of_hour(now())
-
-    def health_since(hours: int) -> dict[tuple[str, str], Health]:
-        found = {}
-        for by in (("upstream_id",), ("upstream_id", "model")):
-            since = end - timedelta(hours=hours)
-            for row in fetch_rows(RollupQuery(source=CALLS, since=since, until=end, measures=_MEASURES, by=by)):
-                # Calls of hosted tools are recorded without an upstream.
-                if row.key[0]:
-                    slow = histograms.quantile(row.values["duration"], 0.95)
-                    health = Health(calls=row.values["calls"], failed=row.values["failed"], slow_ms=slow)
-                    found[row.key[0], row.key[1] if len(row.key) > 1 else ""] = health
-        return found
-
-    # "Last hour" reads two hours of sums, as the current one may have just begun.
-    hour, day = health_since(2), health_since(24)
-    return {key: CallHealth(hour=hour.get(key), day=health) for key, health in day.items()}
 
 
 @page("models/<int:model_id>/test/", name="model_test", viewers=OPERATORS)
