@@ -1,7 +1,7 @@
 """`python3 manage.py test --changed`: the quick tests that a change since `main` can affect.
 
 Which test files execute a function is known from a recorded run, because most of the product is executed in processes
-of its own, which tools that measure the tests' process do not see. `python -m benchmarks coverage` records one.
+of its own, which coverage tools in the tests' process do not measure. `python -m benchmarks coverage` records one.
 """
 
 import os

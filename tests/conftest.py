@@ -163,7 +163,7 @@ def no_worker() -> Iterator[None]:
 
 @pytest.fixture
 def make_worker(upstream: ScriptedUpstream, no_worker: None) -> Iterator[MakeWorker]:
-    """Start workers for this test only; all others are stopped in the meantime."""
+    """Start workers for this test only; all other workers are suspended."""
     with ExitStack() as stack:
 
         def make(**options: Any) -> WorkerProcess:
@@ -296,7 +296,7 @@ _SHARED_PROCESSES = (*_RARE_PROCESSES, "reaching_web", "sandbox", "worker", "web
 
 
 def _shared_process(item: pytest.Item) -> int:
-    """Return the position in `_SHARED_PROCESSES` of the first process that a test uses."""
+    """Return the index in `_SHARED_PROCESSES` of the first process that a test uses."""
     used = {*getattr(item, "fixturenames", ())}
     if callspec := getattr(item, "callspec", None):
         used.update(value for value in callspec.params.values() if isinstance(value, str))
@@ -320,7 +320,8 @@ def _rows_of(item: pytest.Item) -> dict[str, tuple[int, ...]]:
 def _mark_combinations(items: list[pytest.Item]) -> None:
     """Mark cases of tests with several tables of parameters whose rows all occur in other cases.
 
-    The fifth malformed id of the seventh endpoint repeats the fifth of the first and the first of the seventh.
+    For example, the fifth malformed id at the seventh endpoint adds nothing to the fifth id at the first endpoint and
+    the first id at the seventh.
     """
     tests: dict[str, list[pytest.Item]] = {}
     for item in items:
@@ -352,7 +353,7 @@ def _is_omitted(item: pytest.Item, config: pytest.Config) -> bool:
 
 
 def _named_files(config: pytest.Config) -> set[Path]:
-    """Return the arguments of the run, of which some may be folders."""
+    """Return the files and folders in the arguments of the run."""
     return {config.invocation_params.dir / argument.partition("::")[0] for argument in config.args}
 
 
@@ -360,9 +361,9 @@ def _named_files(config: pytest.Config) -> set[Path]:
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
     """Mark tests of failures, pages and rare processes as slow, and sort the files by the processes they use.
 
-    Parallel runs divide the list into contiguous parts, so that few parts start the same process. What takes long, only
-    repeats a test on daphne or combines values that other cases have is omitted; `python -m benchmarks nightly`,
-    `daphne` and `combinations` run it.
+    Parallel runs divide the list into contiguous parts, so that few parts start the same process. Tests that take long,
+    repeat a test on daphne or combine values of other cases are omitted; `python -m benchmarks nightly`, `daphne` and
+    `combinations` run it.
     """
     _mark_combinations(items)
     if omitted := {item for item in items if not IS_FULL and _is_omitted(item, config)}:
@@ -402,7 +403,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture
 def rollups(database: None) -> Iterator[None]:
-    """Remove sums before and after the test, and the rows that it would sum because other tests left them."""
+    """Remove hourly sums before and after the test, and old rows of other tests, which it would sum."""
     _remove_old_rows()
     aggregate.discard()
     yield
@@ -411,7 +412,7 @@ def rollups(database: None) -> Iterator[None]:
 
 
 def _remove_old_rows() -> None:
-    """Delete the rows of hours that have ended: every one of their hours would take a step of each later roll-up."""
+    """Delete the rows of past hours: each of these hours would be a step of every later rollup."""
     hour = now().replace(minute=0, second=0, microsecond=0)
     with scope.every_team():
         UsageRecord.objects.filter(occurred_at__lt=hour).delete()

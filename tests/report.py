@@ -1,4 +1,4 @@
-"""Pytest plugin that says where the time of a run went, and with which command a failed test runs again.
+"""Pytest plugin that reports where the time of a run went, and the command that repeats a failed test.
 
 The time of a test includes its fixtures: those of a session or module count for the first test that needs them. A run
 of a whole suite fails if its tests take longer together than the budget of the suite, so that its growth is noticed. As
@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(request: pytest.FixtureRequest) -> Generator[None, Any, Any]:
-    """Measure a fixture, without those that it uses: they are set up before."""
+    """Measure a fixture without the fixtures it uses, which are set up before it."""
     began = time.perf_counter()
     try:
         return (yield)
@@ -139,7 +139,7 @@ class Times:
                 terminalreporter.line(f"python3 manage.py test {quote(test)}")
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Let a run fail whose tests took too long."""
+        """Fail a run whose tests took too long."""
         if self._budget is not None and self._seconds / self._slowness > self._budget:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -149,7 +149,7 @@ class Times:
 
     @property
     def _slowness(self) -> float:
-        """How much slower the machine was than the reference, on average; 1 for a faster one.
+        """Return how much slower the machine was than the reference on average, or 1 if it was faster.
 
         Tests also wait for processes and for time itself, which a faster processor does not shorten.
         """

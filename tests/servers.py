@@ -1,4 +1,4 @@
-"""Pytest plugin with the private servers of a test run, which start with the first test that uses one.
+"""Pytest plugin with the private servers of a test run, which start when the first test uses one.
 
 `-p tests.servers` in pyproject.toml loads it before pytest-django, which reads the settings. The test run, and every
 process that a test starts, finds the servers and secrets in its environment. Servers of a running platform are never

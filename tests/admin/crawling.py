@@ -213,7 +213,7 @@ async def _collected(pieces: AsyncIterable[bytes]) -> bytes:
 
 
 def leaks(answer: Any, data: TeamData, *, asked: str = "") -> list[str]:
-    """Return markers and ids of the team that an HTTP response contains, except the ids in `asked`."""
+    """Return the team's markers and ids that an HTTP response contains, except the ids in `asked`."""
     content = body(answer).decode(errors="replace")
     markers = [word for word in data.markers if word in content]
     return markers + sorted((set(_ID.findall(content)) & data.ids) - set(_ID.findall(asked)))

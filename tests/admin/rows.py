@@ -66,7 +66,7 @@ def add_rejections(caller: Caller, limit: str, count: int, **columns: Any) -> No
 
 
 def add_response(caller: Caller, **columns: Any) -> Response:
-    """Create a response of a caller, completed unless `columns` say otherwise."""
+    """Create a response of a caller, by default completed."""
     at: datetime = columns.pop("created_at", None) or now()
     status = columns.pop("status", Status.COMPLETED)
     has_ended = status not in {Status.QUEUED, Status.IN_PROGRESS}

@@ -1,4 +1,4 @@
-"""The console shows states and figures accurately, and the same ones on each page."""
+"""States and figures of the console: accurate, and equal on every page."""
 
 import re
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""The audit log: origin of events, seals, export, filters."""
+"""The audit log: origin of events, digest chain, export, filters."""
 
 import csv
 import io
@@ -31,7 +31,7 @@ def write(caller: Caller, action: str = "thing.done", **fields: Any) -> AuditEve
 
 
 def as_owner(sql: str, *values: Any) -> None:
-    """Run SQL as the owner of the tables: the application may not change audit events."""
+    """Run SQL as the owner of the tables, because the application may not change audit events."""
     with connections["owner"].cursor() as cursor:
         cursor.execute("BEGIN")
         cursor.execute("SELECT set_config('app.team_ids', '*', true)")
@@ -41,7 +41,7 @@ def as_owner(sql: str, *values: Any) -> None:
 
 @pytest.fixture
 def sealed(caller: Caller) -> Iterator[AuditEvent]:
-    """A sealed event. Changes of its action are undone after the test."""
+    """An event in the digest chain. Its action is restored after the test."""
     line = write(caller, after={"name": "first"})
     audit_seals.seal_pending_lines(at=now() + timedelta(minutes=2))
     yield line

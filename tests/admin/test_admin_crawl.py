@@ -1,7 +1,8 @@
-"""Every URL and action of the admin, requested by users who must not see a team: nothing of it may leak.
+"""Every URL and action of the admin, requested by users who must not see a team: none of its data may leak.
 
 The data of the team contains marker words: `CONTENT` in all content, `NAME` in all names. One of the users who must not
-see it requests each URL, and each role some of the pages. In `python -m benchmarks crawl` all users request all pages.
+see the team requests each URL, and each role requests some of the pages. In `python -m benchmarks crawl` all users
+request all pages.
 """
 
 import random
@@ -216,7 +217,7 @@ def lines(found: Mapping[Any, object]) -> str:
 
 
 def forms(data: TeamData) -> list[dict[str, str]]:
-    """Return an empty form, and one that confirms everything."""
+    """Return an empty form and a form that confirms everything."""
     team = data.team.pk
     confirmed = {
         "post": "yes",

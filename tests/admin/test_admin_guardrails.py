@@ -17,7 +17,7 @@ HOOK = "https://guard.example.com/check"
 
 
 def form(**fields: Any) -> dict[str, Any]:
-    """Return form data: a hook that checks the input, unless `fields` say otherwise."""
+    """Return form data, by default of a hook that checks the input."""
     actions = {"input_action": "block", "output_action": "block"}
     return {"input_checker": "hook", "output_checker": "", **actions, "hook_url": HOOK, **fields}
 

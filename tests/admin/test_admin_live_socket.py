@@ -261,7 +261,7 @@ def test_viewers_without_read_access_receive_nothing(
 def test_watching_does_not_keep_a_run_alive(
     api: Api, web: WebProcess, script: Script, lead: Client, caller: Caller
 ) -> None:
-    """Unlike an API client that follows a foreground run after its own client has disconnected."""
+    """In contrast to an API client that follows a foreground run after the client of that run has disconnected."""
     gate = Gate()
     script.then(stream(chunk(content="Hal"), gate))
     with api.stream(model=script.model, input="Go.") as streamed:

@@ -21,7 +21,7 @@ PRICES = "/admin/tenants/price/"
 
 @pytest.fixture
 def model(database: None) -> Iterator[Model]:
-    """A model at the address of OpenAI, which nothing calls, with one wrong published price."""
+    """A model of an upstream with OpenAI's address, which nothing calls. One of its published prices is wrong."""
     upstream = Upstream.objects.create(name=f"openai {uuid.uuid4().hex}", base_url="https://api.openai.com/v1")
     made = Model.objects.create(name="gpt-5", upstream=upstream)
     services.set_prices(made, PriceList.simple(input="9", source="genai-prices 0").entries)

@@ -39,7 +39,7 @@ def person(database: None) -> User:
 
 @pytest.fixture
 def provider(settings: LazySettings, database: None) -> Iterator[IdentityProvider]:
-    """An OpenID Connect provider that the platform is configured with."""
+    """The OpenID Connect provider in the platform's configuration."""
     with running_identity_provider() as running:
         app = {"provider_id": "sso", "name": "Example Corp", "client_id": CLIENT, "secret": SECRET}
         settings.SOCIALACCOUNT_PROVIDERS = {

@@ -17,7 +17,7 @@ from tests.support.web import WebProcess
 
 @pytest.fixture
 def reaching(reaching_web: WebProcess, http: httpx2.Client, make_caller: MakeCaller) -> Api:
-    """The API of a web process that may talk to servers on this machine, in the name of another team than `api`."""
+    """The API of a web process that may connect to servers on this machine, with a key of another team than `api`."""
     return Api(http, url=reaching_web.url, caller=make_caller())
 
 
@@ -30,7 +30,7 @@ def file_server() -> Iterator[FileServer]:
 
 @pytest.fixture(params=["json", "stream"])
 def respond(request: pytest.FixtureRequest, reaching: Api) -> Callable[..., dict[str, Any]]:
-    """Makes a response, by each of the two ways, and returns it as it ended."""
+    """Creates a response, as JSON and as a stream, and returns it when it has ended."""
 
     def stream(**body: Any) -> dict[str, Any]:
         response: dict[str, Any] = reaching.events(**body)[-1]["response"]
@@ -58,7 +58,7 @@ def store_client(api: Api, demo_url: str) -> StoreClient:
 
 @pytest.fixture(params=["json", "stream", "background"])
 def ask(request: pytest.FixtureRequest, api: Api) -> Callable[..., dict[str, Any]]:
-    """Makes a response, by each of the three ways, and returns it as it ended."""
+    """Creates a response, as JSON, as a stream and in the background, and returns it when it has ended."""
     if request.param == "background":
         request.getfixturevalue("worker")
 

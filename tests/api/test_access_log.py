@@ -1,4 +1,4 @@
-"""The access log: one line per request at its end, without secrets; and the ids in lines about errors."""
+"""The access log has one line per request, written at its end, without secrets; lines about errors have ids."""
 
 import json
 from typing import Any

@@ -52,7 +52,7 @@ def script(audio_upstream: ScriptedUpstream, database: None) -> Iterator[Script]
 
 
 def send(api: Api, path: str, fields: dict[str, Any], *files: tuple[str, bytes]) -> httpx2.Response:
-    """Send a form; without files, the file is a short one."""
+    """Send a form, by default with a short file."""
     parts: list[Any] = [(name, ("a.wav", content, "audio/wav")) for name, content in files or [("file", WAV)]]
     return api.request("POST", path, data=fields, files=parts)
 

@@ -1,4 +1,4 @@
-"""Extra fields of tool calls, such as thought signatures, which upstreams expect back with the call."""
+"""Extra fields of tool calls, such as thought signatures, that upstreams expect to get back with the call."""
 
 from typing import Any
 

@@ -22,7 +22,7 @@ Refusal = tuple[int, str | None, str | None]
 
 
 def rejection(api: Api, body: dict[str, Any]) -> Refusal:
-    """Return the error of a body, which a stream must get as well; a call of the upstream fails the test."""
+    """Return the error for a body, which is the same for a stream. A call of the upstream fails the test."""
     answer = api.post(CHAT, body)
     if "stream_options" not in body:
         assert api.post(CHAT, {**body, "stream": True}).json() == answer.json()

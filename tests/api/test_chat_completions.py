@@ -91,7 +91,7 @@ def test_no_usage_chunk_is_sent_if_the_upstream_reports_none(api: Api, script: S
 
 
 def padded_lengths(api: Api, script: Script, options: Any) -> tuple[set[int], set[bool]]:
-    """Return the chunks' lengths modulo 64, and for each of them if it is padded."""
+    """Return the length of each chunk modulo 64, and whether the chunk is padded."""
     script.say("a", "bb", "c" * 70)
     with api.stream("/chat/completions", model=script.model, messages=HI, stream_options=options) as live:
         padded = {"obfuscation" in piece for piece in live.events}

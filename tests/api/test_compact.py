@@ -1,4 +1,4 @@
-"""`POST /v1/responses/compact`: user messages, and a summary of all other items that only the server can read."""
+"""`POST /v1/responses/compact`: user messages, and an encrypted summary of all other items."""
 
 from typing import Any
 

@@ -36,7 +36,7 @@ class ExpectedState:
     numbers: "count[int]" = field(default_factory=count)
 
     def step(self, kind: str, which: int, where: int) -> None:
-        """Perform a random step; without a conversation to act on, create one."""
+        """Perform a random step, or create the first conversation."""
         names = list(self.lists)
         one = names[which % len(names)] if names else ""
         expected = self.lists.get(one, [])

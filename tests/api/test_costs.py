@@ -1,4 +1,4 @@
-"""What calls cost: counted where their tokens are, with the prices of that moment, exact to the last place."""
+"""Costs of calls: recorded together with the tokens, with the prices at that time, exact to the last digit."""
 
 from decimal import Decimal
 from typing import Any
@@ -36,14 +36,14 @@ def priced(script: Script) -> Script:
 
 
 def counted() -> Any:
-    """An answer of which 4 tokens came from the cache and 3 went into it."""
+    """An answer whose usage has 4 tokens read from the cache and 3 written to it."""
     details = {"cached_tokens": 4, "cache_write_tokens": 3}
     told = usage(prompt_tokens=11, completion_tokens=5, prompt_tokens_details=details)
     return stream(chunk(content="Hello"), chunk(finish="stop"), told)
 
 
 def kept(caller: Caller) -> tuple[Response, list[UsageRecord]]:
-    """The team's one response, and its ledger."""
+    """Return the team's only response and its usage records."""
     with scope.team(caller.team.pk):
         return Response.objects.get(), list(UsageRecord.objects.order_by("id"))
 

@@ -1,4 +1,4 @@
-"""`POST /v1/responses/input_tokens` where the upstream can count: it is asked, and what it says is the answer."""
+"""`POST /v1/responses/input_tokens` where the upstream can count: its count is returned."""
 
 import uuid
 from collections.abc import Iterator
@@ -31,13 +31,13 @@ def counters() -> Iterator[dict[str, ScriptedUpstream]]:
 
 @pytest.fixture(params=["tokenize", "responses"])
 def how(request: pytest.FixtureRequest) -> str:
-    """Each way to count."""
+    """An API with an endpoint that counts tokens."""
     return str(request.param)
 
 
 @pytest.fixture
 def script(counters: dict[str, ScriptedUpstream], how: str, database: None) -> Iterator[Script]:
-    """What a model's upstream says when it is asked to count in this way."""
+    """The answers of a model's upstream to requests to count."""
     upstream = counters[PATHS[how == "responses"]]
     with upstream.script() as script:
         can = {"token_counting": how, "files": False}
@@ -47,12 +47,12 @@ def script(counters: dict[str, ScriptedUpstream], how: str, database: None) -> I
 
 
 def counted(tokens: Any) -> Answer:
-    """A count, as either endpoint gives it."""
+    """Return an upstream's answer with a count."""
     return whole({"object": "response.input_tokens", "input_tokens": tokens, "count": tokens, "max_model_len": 4096})
 
 
 def count(api: Api, script: Script, **body: Any) -> int:
-    """The tokens that are counted for a body."""
+    """Return the token count of a body."""
     found: int = ok(api.post("/responses/input_tokens", {"model": script.model, **body}))["input_tokens"]
     return found
 

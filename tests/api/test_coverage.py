@@ -1,4 +1,4 @@
-"""The table of what this server does, held to the server: it is complete, and true.
+"""The table of supported and unsupported features, compared with the server: it is complete and correct.
 
 Whoever adds or changes a parameter, a tool, an item or an endpoint changes platform/server/reference/coverage.py with
 it, and runs `manage.py api_coverage`.
@@ -61,7 +61,7 @@ def names(parameters: list[SupportedParameter]) -> list[str]:
 
 
 def kinds(union: Any) -> set[str]:
-    """The types that a union of the SDK's tells apart."""
+    """Return the values of `type` in a union of the SDK."""
     return {get_args(kind.model_fields["type"].annotation)[0] for kind in get_args(get_args(union)[0])}
 
 
@@ -124,7 +124,7 @@ LACKING: dict[str, tuple[str, ...]] = {"code_interpreter": ("tools[0].container"
 
 @pytest.mark.parametrize("one", TOOLS, ids=[one.type for one in TOOLS])
 def test_supported_tools_are_accepted_and_others_are_refused_by_type(api: Api, script: Script, one: Any) -> None:
-    """A tool that is honoured gets no further than to what it lacks."""
+    """A supported tool is rejected only for missing fields."""
     script.always(stream(*text("Hello")))
     answer = api.post("/responses", {"model": script.model, "input": "Hi", "tools": [{"type": one.type}]})
     if one.support is Support.REJECTED:
@@ -155,7 +155,7 @@ def test_the_events_of_the_manual_exist_in_the_sdk() -> None:
 
 
 def declared_views() -> set[type[ApiView]]:
-    """Every view with a path, also of modules that the URLs do not list."""
+    """Return every view with a path, including modules that the URLs do not list."""
     return {view for view in ApiView.__subclasses__() if view.path and not view.__module__.startswith("tests.")}
 
 

@@ -18,7 +18,7 @@ GREETING = {"messages": [{"role": "developer", "content": "Greet {{customer}}."}
 
 @pytest.fixture
 def create_prompt(api: Api, tmp_path: Path) -> Any:
-    """Call the command with a content for the team of `api`, and return what it prints with --json."""
+    """Call the command for the team of `api` and return its output with --json."""
 
     def call(content: Any) -> dict[str, Any]:
         file, output = tmp_path / "prompt.json", StringIO()

@@ -1,4 +1,4 @@
-"""`POST /v1/responses` as JSON: the answer, what is stored of it, and what goes to the upstream."""
+"""`POST /v1/responses` as JSON: the answer, the stored response and the request to the upstream."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""`previous_response_id`: what a follower reads, and what it may follow."""
+"""`previous_response_id`: which responses can be continued, and the context of the next response."""
 
 from tests.support.api import Api, error
 from tests.support.chunks import calls, text
@@ -121,7 +121,7 @@ def test_a_failed_response_can_be_continued_with_its_output(api: Api, script: Sc
 
 
 def test_the_tokens_of_a_chain_count_as_input_of_each_turn(api: Api, script: Script) -> None:
-    """The upstream says so: nothing is summed up over the chain."""
+    """The count is the upstream's: nothing is added up over the chain."""
     script.say("1").say("2")
     first = api.create(model=script.model, input="a")
     second = api.create(model=script.model, input="b", previous_response_id=first["id"])

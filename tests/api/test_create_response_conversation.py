@@ -1,5 +1,4 @@
-"""`conversation`: what the model reads of it, what the response leaves in it, and that one response at a time continues
-it."""
+"""`conversation`: its items in the context of the model, the items that a response adds, and its lock."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The shapes of `input`: what is accepted, what the upstream gets of it, and what is kept."""
+"""The forms of `input`: accepted, sent to the upstream and stored."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Every parameter of `POST /v1/responses`: honoured, or stored and echoed because that is its meaning, or refused."""
+"""Every parameter of `POST /v1/responses` is honoured, refused, or only stored and echoed, if that is its meaning."""
 
 from typing import Any
 
@@ -159,7 +159,7 @@ def test_parameters_are_honoured(api: Api, script: Script, name: str) -> None:
 
 
 def test_null_counts_as_absent(api: Api, script: Script) -> None:
-    """OpenAI's own clients send it for what was not set."""
+    """OpenAI's own clients send null for parameters that were not set."""
     script.say("Hello").say("Hello")
     nulls = dict.fromkeys(name for name in CreateResponse.model_fields if name not in {"model", "input"})
     with_nulls = api.create(model=script.model, input="Hi", **nulls)

@@ -1,4 +1,4 @@
-"""Answers that are no success, in all three APIs: as JSON and as a stream, in the foreground, background and stored."""
+"""Failed and truncated upstream answers in all three APIs, as JSON, as a stream, in the background and stored."""
 
 from typing import Any
 

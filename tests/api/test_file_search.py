@@ -50,7 +50,7 @@ class Quoting:
         script.call(file_search=CALL).then(stream_of(self._pieces))
 
     def run(self, request: Callable[[], Json], answer: Callable[[str], list[str]]) -> Json:
-        """The response to a request that is sent meanwhile."""
+        """The response to a request, which is sent in a thread."""
         with ThreadPoolExecutor(1) as pool:
             response = pool.submit(request)
             self._gate.wait_until_reached()

@@ -1,6 +1,6 @@
-"""URLs with forbidden targets, in every part of the API that takes a URL: all get the same answer.
+"""URLs with forbidden targets get the same answer in every part of the API that takes a URL.
 
-`tests/unit/test_egress.py` has more spellings, and names whose addresses change; here they come as callers send them.
+`tests/unit/test_egress.py` has more spellings, and names whose addresses change; these tests use the API.
 """
 
 import json

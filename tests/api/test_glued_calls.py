@@ -1,4 +1,4 @@
-"""Several calls of a function in the arguments of one, as some servers send them: each becomes a call of its own."""
+"""Several function calls in the arguments of one call, as some servers send them, are split into separate calls."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Output limits that the model's server ignores: an answer ends where it certainly exceeds its limit."""
+"""Output limits that the upstream ignores: an answer is ended as soon as it certainly exceeds its limit."""
 
 from typing import Any
 

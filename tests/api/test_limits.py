@@ -1,4 +1,4 @@
-"""Rate limits, budgets and concurrency of keys, teams and end users, by each way to create a response."""
+"""Rate limits, budgets and concurrency limits of keys, teams and end users, for each way to create a response."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -176,7 +176,7 @@ def test_open_streams_are_limited(api: Api, script: Script) -> None:
 
 
 def priced(script: Script, *, output: str = "1") -> Script:
-    """Give the model a price per million tokens: a dollar for input."""
+    """Set the prices of the model; a million input tokens cost a dollar."""
     return describe(script, prices=PriceList.simple(input="1", output=output))
 
 

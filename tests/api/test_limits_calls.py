@@ -1,4 +1,4 @@
-"""Limits of calls that are passed through: chat completions, embeddings, images, audio and others."""
+"""Limits of forwarded calls: chat completions, embeddings, images, audio and others."""
 
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal

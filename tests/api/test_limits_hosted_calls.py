@@ -1,4 +1,4 @@
-"""Hard budgets and what else than the answer of a model can cost money: hosted searches, and requests that were cut."""
+"""Hard budgets and costs other than those of answers: hosted searches and interrupted requests."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +36,7 @@ def search_engine(reaching: Api) -> Iterator[SearchServer]:
 
 
 def priced(script: Script) -> Script:
-    """Let a token cost a millionth of a dollar, and a search a hundredth."""
+    """Set the price of a token to a millionth of a dollar, and of a search to a hundredth."""
     tokens = [PriceEntry(dimension=each, amount=Decimal(1), per=1_000_000) for each in ("input", "output")]
     searches = PriceEntry(dimension="tool_call", tool="web_search", amount=PRICE, per=1)
     return describe(script, prices=PriceList([*tokens, searches]))

@@ -1,5 +1,4 @@
-"""Limit on the number of files and images that one request may have read. Reading them takes CPU time shared by all
-teams."""
+"""Limit on the number of files and images of a request. Reading them takes CPU time shared by all teams."""
 
 import base64
 from typing import Any

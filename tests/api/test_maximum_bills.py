@@ -1,4 +1,4 @@
-"""Hard budgets under upstreams that bill the most that each request allows."""
+"""Hard budgets with upstreams that bill the maximum which each request allows."""
 
 import base64
 import random
@@ -37,7 +37,7 @@ _REFUSED = {400, 429}
 
 
 class Bills:
-    """A model of the server, and the calls that it has billed."""
+    """A model of the server and the calls that the server has billed."""
 
     def __init__(self, url: str, billed: list[Bill]) -> None:
         self.url, self.billed = url, billed
@@ -53,14 +53,14 @@ class Bills:
 
 @pytest.fixture
 def declared(database: None) -> Iterator[Bills]:
-    """Start a server that keeps to the declared capabilities."""
+    """Start a server that bills no more than the declared capabilities."""
     with billing_upstream(declared=True) as (url, billed):
         yield Bills(url, billed)
 
 
 @pytest.fixture
 def undeclared(database: None) -> Iterator[Bills]:
-    """Start a server that bills a fortune for everything without a declared maximum."""
+    """Start a server that bills a very large amount for everything without a declared maximum."""
     with billing_upstream(declared=False) as (url, billed):
         yield Bills(url, billed)
 

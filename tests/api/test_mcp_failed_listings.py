@@ -41,14 +41,14 @@ def gone() -> dict[str, Any]:
 
 @pytest.fixture(params=PROTECTED)
 def guarded(request: pytest.FixtureRequest) -> Iterator[McpServer]:
-    """A server with one of the transports, of which the first, or one part of the second, requires a token."""
+    """A server for each transport whose endpoint requires a token; of the older transport, one of its two endpoints."""
     with mcp_server(legacy=request.param != "streamable", token=TOKEN) as running:
         running.protected = PROTECTED[request.param]
         yield running
 
 
 def continue_without(api: Api) -> None:
-    """Let the team of a client continue without servers that fail."""
+    """Set the team of a client to continue without failing servers."""
     with scope.every_team():
         Team.objects.filter(pk=api.caller.team.pk).update(continue_without_mcp_servers=True)
 

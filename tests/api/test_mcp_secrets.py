@@ -1,4 +1,4 @@
-"""Credentials of MCP servers: which ones are sent, how a refusal is reported, and that they are not stored."""
+"""Credentials of MCP servers: sent to the right server, never stored, and redacted in errors."""
 
 import uuid
 from collections.abc import Iterator

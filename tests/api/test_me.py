@@ -1,4 +1,4 @@
-"""`GET /v1/me`: what a key may do, and how much of its limits and budgets is left."""
+"""`GET /v1/me`: the permissions of a key, and the rest of its limits and budgets."""
 
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -31,7 +31,7 @@ def spend(caller: Caller, cost: str, **columns: Any) -> None:
 
 
 def use_of(me: dict[str, Any]) -> dict[tuple[str, str], tuple[int, int | None]]:
-    """Return value and remaining by subject and limit."""
+    """Return the value and the remaining amount by subject and limit."""
     return {(one["subject"], one["limit"]): (one["value"], one["remaining"]) for one in me["limits"]}
 
 

@@ -1,4 +1,4 @@
-"""Errors of `/v1/messages` in Anthropic's envelope, whatever part of the server raises them, and authentication."""
+"""Errors of `/v1/messages` in Anthropic's envelope, from every part of the server, and authentication."""
 
 import re
 from typing import Any

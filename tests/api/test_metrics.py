@@ -1,4 +1,4 @@
-"""`/metrics`: what requests, runs and refusals add to it, and who may read it."""
+"""`/metrics`: counts of requests, runs and rejections, and access to it."""
 
 import re
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ TOKEN = "metrics-token-0123456789abcdefghij"
 
 @pytest.fixture
 def samples(web: WebProcess) -> Samples:
-    """The metrics before the test, and what was added since."""
+    """The metrics at the beginning of the test, to compare with."""
     return Samples(f"{web.url}/metrics")
 
 

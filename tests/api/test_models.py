@@ -162,7 +162,7 @@ def test_listing_models_requires_its_scope(make_api: MakeApi) -> None:
 
 
 class Lister:
-    """An upstream with a list of models. `unlisted` are models that it has without listing them."""
+    """An upstream with a list of models. It also has the models in `unlisted`, which it does not list."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -186,7 +186,7 @@ class Lister:
 
 @pytest.fixture
 def lister(database: None, caller: Caller) -> Iterator[Lister]:
-    """Start an upstream to which all of the team's unclaimed names are routed, before those of other `*` routes."""
+    """Start an upstream with a `*` route of the team, which takes precedence over other `*` routes."""
     lister = Lister()
     app = aiohttp.Application()
     app.router.add_get("/v1/models", lister.list_models)
@@ -271,7 +271,7 @@ ANTHROPIC = {"anthropic-version": "2023-06-01"}
 
 
 def anthropic_list(api: Api, **query: object) -> dict[str, Any]:
-    """Return the list of models as a client of Anthropic's API gets it, with nothing but its key."""
+    """Return the list of models that a client of Anthropic's API gets, which sends only its key."""
     page: dict[str, Any] = ok(api.get("/models", **query))
     return page
 

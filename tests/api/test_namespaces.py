@@ -1,4 +1,4 @@
-"""Namespaces, which become longer tool names upstream, and asynchronous tools, which may be answered later."""
+"""Namespaces, sent upstream as prefixes of tool names, and asynchronous tools, whose outputs may follow later."""
 
 from typing import Any
 

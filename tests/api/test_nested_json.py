@@ -1,4 +1,4 @@
-"""JSON that is nested 100,000 deep, wherever somebody else's JSON is read: a documented error, and no traceback."""
+"""JSON nested 100,000 levels deep, in every place that reads foreign JSON: a documented error, and no traceback."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The bound on the requests and streams that one key has open in a web process."""
+"""The limit on open requests and streams of a key in a web process."""
 
 from contextlib import ExitStack
 

@@ -1,4 +1,4 @@
-"""Invitations: in the admin API, in the console, and as the page with which people create their accounts."""
+"""Invitations: in the admin API, in the console, and on the page where invited people create their accounts."""
 
 import re
 import uuid

@@ -1,4 +1,4 @@
-"""`/v1/organization/projects` and the API keys in them; what admin keys may do and other keys may not."""
+"""`/v1/organization/projects` and the API keys in them; permissions of admin keys."""
 
 import uuid
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`/v1/organization/usage/*` and `/v1/organization/costs`: what is counted, for whom, and in which buckets."""
+"""`/v1/organization/usage/*` and `/v1/organization/costs`: records, groups and buckets."""
 
 import itertools
 import random

@@ -1,4 +1,4 @@
-"""Every endpoint with an id in its path: ids of another team are as unknown as ids that nobody has."""
+"""Every endpoint with an id in its path: ids of another team get the answer of unknown ids."""
 
 import json
 from typing import Any

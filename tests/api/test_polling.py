@@ -85,7 +85,7 @@ def test_a_poll_takes_two_queries(caller: Caller, status: Status) -> None:
 
 
 def statements(caller: Caller, response_id: str) -> list[str]:
-    """Return the SQL statements of a request. The key is cached after the first one."""
+    """Return the SQL statements of a request whose key is already cached."""
     request = AsyncRequestFactory().get("/", headers={"Authorization": f"Bearer {caller.secret}"})
     with CaptureQueriesContext(connection) as captured:
         answer = ResponseView.as_view()(request, response_id=response_id)

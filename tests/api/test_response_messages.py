@@ -37,7 +37,7 @@ def final_response(events: list[Event]) -> dict[str, Any]:
 
 
 def response_with_messages(api: Api, script: Script, **request: Any) -> dict[str, Any]:
-    """Create a response that shows its messages."""
+    """Create a response with `enable_response_messages`."""
     return api.create(model=script.model, enable_response_messages=True, **request)
 
 

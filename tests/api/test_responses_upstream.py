@@ -1,4 +1,4 @@
-"""Models behind an upstream with the Responses API: what clients get from its answers."""
+"""Models of an upstream with the Responses API: the responses that clients get."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Attacks of the threat model (docs/concepts/threat-model.md) that no other test makes."""
+"""Attacks of the threat model (docs/concepts/threat-model.md) that no other test covers."""
 
 import hashlib
 import hmac
@@ -196,7 +196,7 @@ def test_line_breaks_in_requests_do_not_forge_log_lines(web: WebProcess, api: Ap
 
 
 def test_shared_caches_may_not_store_answers_for_a_key(api: Api) -> None:
-    """Answers to requests with Authorization are stored only if they say so (RFC 9111, section 3.5)."""
+    """A cache may store the answer to a request with Authorization only if the answer allows it (RFC 9111, 3.5)."""
     for path in ("/models", "/responses", "/me"):
         answer = api.get(path)
         directives = {one.strip().partition("=")[0] for one in answer.headers.get("cache-control", "").split(",")}

@@ -54,7 +54,7 @@ def comparable(value: Any) -> Any:
 
 
 def tool_outputs(script: Script) -> list[str]:
-    """Return what the model read of each call before it made the next one."""
+    """Return the output of each call that the model received before it made the next one."""
     return [messages[-1]["content"] for messages in script.messages[1:]]
 
 

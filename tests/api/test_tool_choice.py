@@ -1,4 +1,4 @@
-"""`tool_choice` and `parallel_tool_calls`: what the upstream is sent, and that its answers keep to it."""
+"""`tool_choice` and `parallel_tool_calls`: sent to the upstream, and enforced in its answers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Hosted calls go back to their upstream under the ids that it gave them; clients never see these."""
+"""Hosted calls are sent back to their upstream with its own ids, which clients never see."""
 
 from typing import Any
 

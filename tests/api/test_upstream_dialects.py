@@ -1,4 +1,4 @@
-"""Requests that are adapted to what an upstream accepts: the name of the limit, and arguments of earlier calls."""
+"""Requests adapted to the upstream: the name of the limit, and arguments of earlier calls."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Credentials of upstreams: how they are sent, and that no client and no row gets those that an error repeats."""
+"""Credentials of upstreams: how they are sent, and their redaction in errors for clients and in stored rows."""
 
 import base64
 import uuid

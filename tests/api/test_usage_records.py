@@ -1,4 +1,4 @@
-"""Usage records: one for each HTTP request that an upstream may charge for, with what is known of it."""
+"""Usage records: one for each HTTP request that an upstream may charge for."""
 
 from decimal import Decimal
 from typing import Any

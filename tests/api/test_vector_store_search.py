@@ -20,7 +20,7 @@ TOPICS = ["herons", "oaks", "rivers", "ferries", "lanterns", "kites", "drums", "
 
 
 def words_of(number: int) -> str:
-    """Return a text about some topics; the number decides which."""
+    """Return a text about topics selected by the number."""
     choice = random.Random(number)
     return " ".join(choice.choices(TOPICS, k=12)) + f" note{number}"
 

@@ -44,7 +44,7 @@ def searching(script: Script, *queries: str) -> Script:
 
 
 def last_output(script: Script, turn: int = 1) -> str:
-    """Return what the model read about the last call."""
+    """Return the output of the last call that the model received."""
     return str(script.messages[turn][-1]["content"])
 
 

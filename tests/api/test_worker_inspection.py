@@ -1,4 +1,4 @@
-"""`manage.py celery inspect runs`: what each worker process is running."""
+"""`manage.py celery inspect runs` lists the runs of each worker process."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Connections to servers end their attempts: each call that opens one has a limit of time."""
+"""Every call that opens a connection to a server has a timeout."""
 
 import ast
 from collections.abc import Iterator

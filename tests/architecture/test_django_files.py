@@ -1,7 +1,7 @@
 """Django's file objects get their name from our code, never from the file that they wrap.
 
-A wrapper without a name takes over that of the wrapped file. For an unnamed temporary file it is the number of its
-descriptor, and for a spooled one only once the file has grown beyond its limit: small files work in every test.
+Otherwise the wrapper takes the name of the wrapped file. An unnamed temporary file has the number of its descriptor as
+its name; a spooled one gets it only when it grows beyond its limit, so tests with small files would pass.
 """
 
 import ast

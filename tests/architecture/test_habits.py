@@ -52,7 +52,7 @@ PARAMETERS = {
 
 @cache
 def _counts() -> tuple[dict[str, int], dict[str, int]]:
-    """Return the number of imported modules by module, and that of parameters by function, above the limits."""
+    """Return the modules with too many imports and the functions with too many parameters, with their numbers."""
     imports, parameters = {}, {}
     for name, path in modules().items():
         if ".migrations." in name:

@@ -1,4 +1,4 @@
-"""Packages that operators install have licences that were looked at."""
+"""The licences of all packages that operators install were reviewed."""
 
 import re
 from email.message import Message
@@ -36,7 +36,7 @@ def installed_packages() -> list[str]:
 
 
 def is_installed(package: str) -> bool:
-    """Return true unless the package is needed elsewhere only, such as on Windows."""
+    """Return true unless only other systems, such as Windows, need the package."""
     try:
         metadata(package)
     except PackageNotFoundError:

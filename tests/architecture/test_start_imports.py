@@ -20,7 +20,7 @@ PAGES = {"responses.admin", "organization.admin", "responses.tools.registry", "c
 
 
 def imported(code: str) -> set[str]:
-    """Return the modules of a process that has set up Django and run the code."""
+    """Return the modules imported by a process that sets up Django and runs the code."""
     whole = f"import django, sys\ndjango.setup()\n{code}\nprint(*sys.modules)"
     environment = {
         **os.environ,

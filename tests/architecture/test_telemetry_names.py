@@ -1,4 +1,4 @@
-"""Names of OpenTelemetry are in one module: conventions that change then change there only."""
+"""Names of OpenTelemetry's conventions are in one module, so that a changed convention changes one file."""
 
 import ast
 import re

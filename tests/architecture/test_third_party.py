@@ -1,4 +1,4 @@
-"""Files of other projects are the published ones, and their licences are beside them."""
+"""Copied files of other projects equal the published ones, and their licences are included."""
 
 import hashlib
 from pathlib import Path

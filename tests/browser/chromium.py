@@ -14,7 +14,7 @@ INSTALL = "there is no Chromium; `apt-get update && apt-get install -y chromium`
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Start the installed Chromium, whose pages have as much time as everything else in tests."""
+    """Start the installed Chromium with the timeouts of the tests."""
     expect.set_options(timeout=PATIENCE * 1000)
     with sync_playwright() as playwright:
         # The sandbox needs user namespaces, which are not available to root and in many containers.

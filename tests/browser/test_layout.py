@@ -75,7 +75,7 @@ def test_long_names_do_not_break_a_page(browser: Browser, web: WebProcess, named
 
 
 def heights_of(visit: Visit, url: str) -> dict[int, int]:
-    """Return the height of a page at each width; nothing if the URL is not a page."""
+    """Return the height of a page at each width, or an empty list if the URL is not a page."""
     if status_of(visit, url) != 200:
         return {}
     found = {}

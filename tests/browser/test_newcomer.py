@@ -157,7 +157,7 @@ def open_timeline(page: Page) -> None:
 
 
 def repeat_in_playground(visit: Visit) -> str:
-    """Send the request repeated_id in the playground. Return the id of the new response."""
+    """Send the request of the response `repeated_id` again in the playground. Return the id of the new response."""
     page = visit.page
     page.get_by_role("link", name="Open in playground").click()
     expect(page.get_by_text("Opened from")).to_be_visible()

@@ -54,13 +54,13 @@ def test_no_account_page_violates_its_content_security_policy(
 
 
 def scripts(visit: Visit) -> list[str]:
-    """Return the complaints about scripts. Pages that this user may not open answer with errors."""
+    """Return the console errors about scripts, because pages that this user may not open cause other errors."""
     return [complaint for complaint in visit.complaints if "Failed to load resource" not in complaint]
 
 
 @pytest.fixture
 def visit(browser: Browser, web: WebProcess, subject: TeamData, database: None) -> Iterator[Visit]:
-    """A browser of an administrator. Fails if a page complains."""
+    """A browser of an administrator. Fails if the console has errors."""
     with visiting(browser, web.url, person("administrator")) as visit:
         visit.wide(1440)
         yield visit

@@ -37,7 +37,7 @@ class Cat(BaseModel):
 
 
 def create(client: OpenAI, model: str) -> None:
-    """One response, by JSON."""
+    """One response as JSON."""
     response = client.responses.create(model=model, input="Hi", instructions="Be kind.", metadata={"a": "b"})
     assert response.output_text == "Hello"
     assert (response.status, response.metadata, response.model) == ("completed", {"a": "b"}, model)
@@ -121,7 +121,7 @@ def feed_back(client: OpenAI, model: str) -> None:
 
 
 def chain(client: OpenAI, model: str) -> None:
-    """Each response follows the one before; the input items of the last tell the whole story, page by page."""
+    """Each response continues the previous one; the input items of the last one list the whole chain, page by page."""
     previous: str | None = None
     for word in ("a", "b", "c"):
         previous = client.responses.create(model=model, input=word, previous_response_id=previous).id
@@ -153,7 +153,7 @@ def parse(client: OpenAI, model: str) -> None:
 
 
 def errors(client: OpenAI, model: str) -> None:
-    """Errors come as the SDK's exceptions, with what they say in its place."""
+    """Errors are raised as the SDK's exceptions, with message, code and parameter."""
     wrong: Any = "hot"
     try:
         client.responses.create(model=model, input="Hi", temperature=wrong)
@@ -183,7 +183,7 @@ def broken_stream(client: OpenAI, model: str) -> None:
 
 
 def raw(client: OpenAI, model: str) -> None:
-    """The raw response shows headers and parses."""
+    """The raw response has headers and can be parsed."""
     answer = client.responses.with_raw_response.create(model=model, input="Hi")
     assert answer.headers["x-request-id"].startswith("req_")
     assert answer.parse().output_text == "Hello"

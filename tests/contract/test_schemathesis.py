@@ -284,7 +284,7 @@ def _spoilt(case: Case[Any], name: str, value: Any) -> Case[Any]:
 
 
 def make_sense(case: Case[Any], known: Existing) -> None:
-    """Insert ids of existing objects, and values that a schema cannot express, such as the model."""
+    """Replace values that a schema cannot express, such as ids of existing objects and the model."""
     # Without this, nearly every request would fail at the first unknown id.
     case.path_parameters = {name: known[name] for name in case.path_parameters or {}}
     if case.path == f"{PROJECT}/spend_limit" and case.method != "POST":

@@ -1,4 +1,4 @@
-"""`client.admin.organization` of the unmodified SDK: each method works, or the manual says why it does not exist."""
+"""`client.admin.organization` of the unmodified SDK: each method works, or the manual explains why it is missing."""
 
 import inspect
 import re
@@ -26,7 +26,7 @@ _LIST_METHOD = re.compile(r"^ +method=\"(\w+)\"", re.MULTILINE)
 
 
 def methods(resource: Any, name: str) -> Iterator[tuple[str, str]]:
-    """Yield name and operation, such as ``GET /organization/users``, of the methods of a resource and those in it."""
+    """Yield name and operation, such as ``GET /organization/users``, of the methods of a resource and its children."""
     for key, member in inspect.getmembers(type(resource)):
         if isinstance(member, cached_property) and isinstance(inner := getattr(resource, key), SyncAPIResource):
             yield from methods(inner, f"{name}.{key}")

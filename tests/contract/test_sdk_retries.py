@@ -1,6 +1,6 @@
 """The retry loop of the OpenAI SDK against every error of this server: requests, pauses by the real clock, exception.
 
-The server of these tests renders the errors as the platform does. That the platform sends them, other tests show.
+The server of these tests renders the errors as the platform does. Other tests check that the platform sends them.
 """
 
 import threading
@@ -121,7 +121,7 @@ class ErrorServer:
         await send_error(self._errors[number], send)
 
     def call(self, error: ApiError) -> Outcome:
-        """Let an SDK create a response, which gets this error as often as it asks."""
+        """Create a response with an SDK; every request gets this error."""
         with self._lock:
             number = len(self._errors)
             self._errors.append(error)
@@ -145,7 +145,7 @@ def server() -> Iterator[ErrorServer]:
 
 @pytest.fixture(scope="module")
 def outcomes(server: ErrorServer) -> Mapping[Case, Outcome]:
-    """What the SDK does with each error of the table. At once: most of the time it waits."""
+    """The outcome of each error of the table, in parallel because the SDK mostly waits."""
     every = build_errors()
     with ThreadPoolExecutor(len(every)) as threads:
         return dict(zip(every, threads.map(server.call, every.values()), strict=True))

@@ -49,7 +49,7 @@ Outcome = tuple[object, ...]
 
 
 def answer(*body: Piece, status: str = "200 OK", **headers: str) -> list[Piece]:
-    """Return an answer that ends with the connection, unless headers say otherwise."""
+    """Return an answer that ends with the connection by default."""
     fields = {"content_type": "text/event-stream", **headers}
     head = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in fields.items())
     return [f"HTTP/1.1 {status}\r\n{head}\r\n".encode(), *body]
@@ -383,7 +383,7 @@ def test_both_clients_honour_no_proxy(monkeypatch: pytest.MonkeyPatch, excluded:
 def proxy_requests(
     monkeypatch: pytest.MonkeyPatch, variable: str, url: str, *, userinfo: str = ""
 ) -> tuple[list[str], list[dict[str, str]]]:
-    """Return what the proxy gets of a request; assert that it is the same for both clients."""
+    """Return the requests that reach the proxy; assert that they are the same for both clients."""
 
     async def scenario(send: Send) -> tuple[Any, ...]:
         async with running(sized(b"{}", status="200 OK")) as proxy:

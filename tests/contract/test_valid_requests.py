@@ -85,8 +85,8 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "required":
 class Operation:
     """An operation: its weight, the type of its parameters, and of its result in openai-node.
 
-    `but` are parameters that stand in the path, `needs` those that are optional only in the type. A result of `Page X`
-    is a list of `X`.
+    `but` names parameters in the path, `needs` required parameters that the type declares as optional. A result of
+    `Page X` is a list of `X`.
     """
 
     method: str
@@ -412,7 +412,7 @@ def send(api: Api, operation: Operation, path: str, parameters: dict[str, Any]) 
 
 
 def form_fields(parameters: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the parameters as the SDKs name them in forms. Objects and lists have no other ones in them."""
+    """Yield the parameters as the SDKs name them in forms. Objects and lists are not nested."""
     for name, value in parameters.items():
         if isinstance(value, dict):
             yield from ((f"{name}[{key}]", str(entry)) for key, entry in value.items())

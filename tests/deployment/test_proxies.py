@@ -265,7 +265,7 @@ def test_headers_up_to_the_limit_of_web_are_accepted(front: Front, caller: Calle
 
 @pytest.mark.parametrize("proxy", PROXIES)
 def test_no_proxy_repeats_a_request(proxy: str, tmp_path: Path) -> None:
-    """A web that closes each connection once it has received a request."""
+    """The web process closes each connection once it has received a request."""
     received: list[bytes] = []
 
     class Closing(socketserver.StreamRequestHandler):

@@ -1,4 +1,4 @@
-"""Faults that stop a process from starting, each with one sentence, and Django's own checks of a deployment."""
+"""Configuration errors that prevent a start, each reported in one sentence, and Django's own deployment checks."""
 
 import os
 import socket
@@ -114,7 +114,7 @@ def test_missing_migrations_are_counted(connection: safety.DatabaseConnection) -
 def unsafe_starts(
     servers: PrivateServers, empty_database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[str, str]]:
-    """Environment variables, each with one cause for which no process may start."""
+    """Environment variables that each prevent every process from starting."""
     without_extension, _ = servers.create_database(f"without_extension_{os.getpid()}")
     address = urlsplit(without_extension)
     superuser = conninfo_to_dict(servers.admin)
@@ -229,7 +229,7 @@ def test_a_metrics_port_in_use_is_retried_later(command: str) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("database")
 def test_a_port_above_65535_is_refused() -> None:
-    """The functions of the system would take its remainder and listen elsewhere."""
+    """The system calls would take the number modulo 65536 and listen on another port."""
     printed = _refused_start("web --port=70000", code=WRONG_SETTINGS)
     assert printed == ["error: The port must be below 65536, not 70000."]
 
@@ -249,7 +249,7 @@ def test_the_sandbox_refuses_an_address_in_one_sentence(listen: str, code: int, 
 
 
 def _refused_start(command: str, *, code: int, without: Sequence[str] = (), **variables: str) -> list[str]:
-    """Return the lines that a process prints which must end at once."""
+    """Return the output of a process that must exit at once."""
     environment = {name: value for name, value in os.environ.items() if name not in without}
     done = preloaded.run(command.split(), environment={**environment, **variables})
     assert done.returncode == code, done

@@ -1,4 +1,4 @@
-"""The code blocks of README.md and docs/, and what each is for."""
+"""The code blocks of README.md and docs/ and their purposes."""
 
 import re
 import shlex
@@ -35,7 +35,7 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The file that readers save it as: named by its first line, or in the sentence before it."""
+        """The file in which readers save the block, named by its first line or by the sentence before it."""
         if self.language == "python" and (named := _NAMED.match(self.text)):
             return named[1]
         saved = _SAVED.findall(self.intro)

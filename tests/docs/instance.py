@@ -1,7 +1,7 @@
-"""A platform started from a copy of the checkout, and the table of what documented commands meet instead.
+"""A platform started from a copy of the checkout, and the table of replacements for documented commands.
 
-Readers run commands that a test cannot: they install packages, start model servers, or call OpenAI. Each of these is
-replaced by something that runs here; nothing is skipped.
+Readers run commands that a test cannot: they install packages, start model servers, or call OpenAI. Each of these has a
+replacement that runs here; nothing is skipped.
 """
 
 import json
@@ -120,7 +120,7 @@ class Instance:
                 yield {"provider": name, "path": path, "key": key, "model": model}
 
     def forget_upstreams(self) -> None:
-        """Delete what a page has added, so that `*` of one page does not compete with `*` of another."""
+        """Delete the upstreams of a page, so that its `*` route does not compete with the one of another page."""
         self.sql(
             "DELETE FROM tenants_price WHERE model_id IN (SELECT tenants_model.id FROM tenants_model "
             "JOIN tenants_upstream ON tenants_upstream.id = upstream_id WHERE tenants_upstream.name <> 'demo');"

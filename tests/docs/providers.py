@@ -1,7 +1,7 @@
 """Stands in for providers, LiteLLM and model servers: the demo upstream, below a path of its own for each of them.
 
-`python -m tests.docs.providers PORT FILE` appends a line of JSON to the file for each request: who was addressed, the
-path, the key and the model.
+`python -m tests.docs.providers PORT FILE` appends a line of JSON to the file for each request, with provider, path, key
+and model.
 """
 
 import asyncio

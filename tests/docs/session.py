@@ -78,7 +78,7 @@ class Session:
         return printed
 
     def python(self, text: str, *, name: str) -> str:
-        """Run a block after the earlier ones of the page and return what it prints."""
+        """Run a block after the earlier ones of the page and return its output."""
         given = {"code": text, "name": name, "environment": self._environment, "directory": self._directory}
         assert self._python.stdin is not None
         assert self._python.stdout is not None
@@ -95,7 +95,7 @@ class Session:
         path.write_text(text)
 
     def close(self) -> None:
-        """End both, with everything that the page left running."""
+        """End both, and all processes that the page started."""
         self._python.kill()
         self._python.wait()
         with suppress(ProcessLookupError):
@@ -104,7 +104,7 @@ class Session:
 
 
 def shows(printed: str, expected: str) -> bool:
-    """Return whether the lines of a documented output occur in what was printed; `…` stands for any text."""
+    """Return whether the lines of a documented output occur in the actual output; `…` stands for any text."""
     pattern = "\\n".join(
         ".*?".join(map(re.escape, line.strip().split("…"))) for line in expected.strip("\n").split("\n")
     )

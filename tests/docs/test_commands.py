@@ -1,7 +1,7 @@
-"""Commands that are documented in a sentence, a table or another page than those that test_execution follows.
+"""Documented commands that test_execution does not run: in sentences, in tables and on other pages.
 
-CONTRIBUTING.md and the README of the benchmarks tell how to run tests and measurements for minutes. What is checked of
-these commands is that they exist and have the options and paths that they are given: each is compared with its parser.
+The tests and measurements in CONTRIBUTING.md and the README of the benchmarks would take minutes. Each command is
+compared with its parser instead: it exists and has the documented options and paths.
 """
 
 import importlib.util

@@ -1,7 +1,7 @@
-"""Every command and program of README.md and docs/ is run as printed, and prints what the page says.
+"""Every command and program of README.md and docs/ is run as printed and has the documented output.
 
 Each page is followed from top to bottom in a session of its own, against one platform that runs from a copy of the
-checkout. `tests/docs/instance.py` has the table of what cannot run in a test, and what is run instead.
+checkout. `tests/docs/instance.py` has a table of commands that cannot run in a test, and their replacements.
 """
 
 import os
@@ -57,7 +57,7 @@ assert len(seen) == 1, seen
 
 @pytest.fixture(scope="module")
 def instance() -> Iterator[Instance]:
-    """The platform that readers have started. Its directory is one that the account of the database can enter."""
+    """The platform that readers have started. The account of the database can enter its directory."""
     directory = ROOT / ".test-run" / f"docs-{os.getpid()}"
     directory.mkdir(parents=True)
     try:

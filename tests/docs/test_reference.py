@@ -1,4 +1,4 @@
-"""Generated, listed and sample parts of the pages are what the code has. test_coverage compares API and errors."""
+"""Generated parts, lists and examples of the pages match the code. test_coverage compares API and errors."""
 
 import json
 import re

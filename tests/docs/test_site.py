@@ -34,7 +34,7 @@ def built_web(web: WebProcess) -> WebProcess:
 
 
 class Document(HTMLParser):
-    """The ids of a page, what it links to, what it loads, and whether it contains inline scripts or styles."""
+    """The ids, links and loaded resources of a page, and whether it contains inline scripts or styles."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

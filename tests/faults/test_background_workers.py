@@ -236,7 +236,7 @@ def test_a_team_with_many_runs_does_not_delay_another_team(
 
 @contextmanager
 def short_of_cpu(worker: WorkerProcess) -> Iterator[None]:
-    """Give a worker only half of the time inside the block, in turns of a few milliseconds, as other load does."""
+    """Give a worker only half of the CPU time inside the block, in slices of a few milliseconds, as under load."""
     is_over = Event()
 
     def take_turns() -> None:

@@ -1,4 +1,4 @@
-"""`manage.py backup` and `restore`: what was restored equals the original, byte for byte, through the API."""
+"""`manage.py backup` and `restore`: restored objects equal the originals byte for byte, through the API."""
 
 import os
 import re
@@ -93,7 +93,7 @@ def started(*arguments: str, **variables: str) -> Iterator["subprocess.Popen[byt
 
 
 def sessions(servers: PrivateServers, program: str, url: str) -> list[str | None]:
-    """Return what each session of a program in a database waits for."""
+    """Return the wait event of each session of a program in a database."""
     query = "SELECT wait_event_type FROM pg_stat_activity WHERE application_name = %s AND datname = %s"
     with psycopg.connect(servers.admin) as connection:
         return [kind for (kind,) in connection.execute(query, [program, conninfo_to_dict(url)["dbname"]])]
@@ -101,7 +101,7 @@ def sessions(servers: PrivateServers, program: str, url: str) -> list[str | None
 
 @dataclass(frozen=True, kw_only=True)
 class Filled:
-    """Objects of a team: values of the parameters in paths that show them, and what is continued after the restore."""
+    """Objects of a team: the path parameters that show them, and the responses that are continued after the restore."""
 
     values: dict[str, list[str]]
     chained: str
@@ -283,7 +283,7 @@ def rows_by_table(database: str) -> dict[str, tuple[int, int]]:
 
 
 def check_secrets(api: Api, script: Script, filled: Filled, tools: McpServer, receiver: Receiver) -> None:
-    """Continue what needs a stored secret: of the upstream, the server, the connector and the webhook endpoint."""
+    """Use each stored secret: of the upstream, the MCP server, the connector and the webhook endpoint."""
     script.say("Still here")
     api.create(model=script.model, input="Still?", previous_response_id=filled.chained)
     assert script.received[-1].headers["Authorization"] == "Bearer upstream-secret"
@@ -457,7 +457,7 @@ def test_a_backup_that_fills_the_disk_is_refused_with_one_sentence(api: Api, tmp
 
 @pytest.fixture
 def complete_state(database: None, tmp_path: Path) -> Path:
-    """A `STATE_DIR` with a content for every file in the database."""
+    """A `STATE_DIR` with the content of every file in the database."""
     with scope.every_team():
         names = [content_name(pk) for pk in File.objects.values_list("pk", flat=True)]
     for name in names:
@@ -536,7 +536,7 @@ def test_an_interrupted_restore_is_completed_by_the_same_command(
 
 @pytest.fixture(scope="module")
 def made(servers: PrivateServers, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A backup of a new database: that of the tests has rows of many others, which take long to restore."""
+    """A backup of a new database, because the database of the tests has many rows, which take long to restore."""
     owner, app = servers.create_database(f"test_{uuid4().hex[:8]}")
     directory = tmp_path_factory.mktemp("backups") / "made"
     for command in (["migrate"], ["backup", str(directory)]):

@@ -1,4 +1,4 @@
-"""Images, documents and JSON that are small and become large when they are read: the web process stays responsive.
+"""Decompression bombs: small images, documents and JSON that expand when read. The web process stays responsive.
 
 `python -m benchmarks bombs` sends all of them, on both servers.
 """
@@ -112,7 +112,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 
 
 class _Probes:
-    """The times that answers of `/livez` take, in seconds."""
+    """The response times of `/livez`, in seconds."""
 
     def __init__(self, server: WebProcess) -> None:
         self.slowest = 0.0
@@ -125,7 +125,7 @@ class _Probes:
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """Ask without a pause inside the block."""
+        """Send probes without a pause inside the block."""
         is_over = threading.Event()
 
         def ask() -> None:

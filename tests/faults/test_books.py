@@ -1,4 +1,4 @@
-"""Usage records agree with the books of an upstream.
+"""Usage records agree with an upstream's own accounts.
 
 `python -m benchmarks books` does the same with 10,000 runs and batches of any size, while processes are killed.
 """

@@ -1,4 +1,4 @@
-"""Cancelling a run that is about to end: one of the two wins, for all clients and permanently."""
+"""Cancelling a run that is about to end: either the cancellation or the end wins, permanently and for all clients."""
 
 import random
 import threading

@@ -39,7 +39,7 @@ def test_killed_processes_lose_and_repeat_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("servers")
 def test_faults_under_mixed_load_cause_no_wrong_answer(tmp_path: Path) -> None:
-    """How many requests fail depends on the machine; none may be answered wrongly, lost or stuck."""
+    """The number of failed requests depends on the machine. No request may be answered wrongly, lost or stuck."""
     options = Namespace(
         minutes=0.4,
         load=1.0,

@@ -1,6 +1,7 @@
 """Clocks that are set by an hour while the platform works: nothing is lost, repeated or delayed.
 
-Once those of the platform's machines, and once that of a machine on which PostgreSQL and Valkey run as well.
+The tests run with the clocks of the platform's machines, and with that of a machine which also runs PostgreSQL and
+Valkey.
 """
 
 import tempfile

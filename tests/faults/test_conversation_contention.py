@@ -1,4 +1,4 @@
-"""Many clients of one conversation, processes that die while it is locked, and lists that change while read."""
+"""Conversations with many clients, processes that die while holding the lock, and lists that change while read."""
 
 import signal
 from concurrent.futures import ThreadPoolExecutor

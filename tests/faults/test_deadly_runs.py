@@ -1,4 +1,4 @@
-"""Runs that end the process which executes them: they fail with the reason, and no other run fails with them."""
+"""Runs that crash the process executing them fail with the reason, and no other run fails with them."""
 
 import os
 import signal
@@ -41,7 +41,7 @@ def pid_of(api: Api, response_id: str) -> int:
 
 @contextmanager
 def killing(api: Api, script: Script, response_id: str) -> Iterator[list[int]]:
-    """Kill each process that executes the response, as soon as it calls the upstream. Yields their ids."""
+    """Kill each process executing the response as soon as it calls the upstream. Yields the process ids."""
     killed: list[int] = []
     is_over = threading.Event()
 

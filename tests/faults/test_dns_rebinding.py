@@ -69,7 +69,7 @@ class Listener:
 
 @dataclass
 class Site:
-    """A platform that asks the name server, and what its URLs can reach: a public and an internal server."""
+    """A platform that uses the name server, with a public and an internal server that its URLs can reach."""
 
     url: str
     names: NameServer

@@ -1,4 +1,4 @@
-"""Egress over real sockets: pinned addresses, redirects, and servers that send too much, too slowly or nothing."""
+"""Egress over real sockets: pinned addresses, redirects, and servers that send too much, send too slowly or hang."""
 
 import asyncio
 import gzip

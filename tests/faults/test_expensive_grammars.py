@@ -1,4 +1,4 @@
-"""More expensive inputs than the pool of computations reads: the web process and other teams do not notice."""
+"""More expensive inputs than the compute pool can process: neither the web process nor other teams are slowed down."""
 
 import signal
 from collections import Counter
@@ -43,7 +43,7 @@ def lark(definition: str) -> dict[str, Any]:
 
 
 def expensive(number: int) -> dict[str, Any]:
-    """Return a tool whose grammar takes all of its time: each optional symbol doubles its rules."""
+    """Return a tool whose grammar takes its whole time limit: each optional symbol doubles its rules."""
     options = range(number, number + 16)
     rules = "\n".join(f'x{option}: "{option}"' for option in options)
     return lark(f"start: {' '.join(f'[x{option}]' for option in options)}\n{rules}")
@@ -66,7 +66,7 @@ def asking_about(content: bytes, filename: str) -> dict[str, Any]:
 
 
 def post(server: WebProcess, caller: Caller, body: dict[str, Any]) -> httpx2.Response:
-    """Send a request of the flood."""
+    """Send one of the expensive requests."""
     headers = {"Authorization": f"Bearer {caller.secret}"}
     return httpx2.post(f"{server.url}/v1/responses", json=body, headers=headers, timeout=600)
 

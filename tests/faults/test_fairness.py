@@ -1,4 +1,4 @@
-"""A few seconds of a team with a hundred times the load of others: it is slowed down and refused, they are not.
+"""A few seconds of a team with a hundred times the load of others: only its requests are slowed down and refused.
 
 `python -m benchmarks fairness` does the same for minutes, and compares the times.
 """

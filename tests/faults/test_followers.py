@@ -1,4 +1,4 @@
-"""Followers that lose their connection repeatedly, on two nodes, receive the same as an undisturbed one."""
+"""Followers that lose their connection repeatedly, on two nodes, receive the same events as an undisturbed one."""
 
 import random
 import re

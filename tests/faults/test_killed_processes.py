@@ -1,4 +1,4 @@
-"""Processes that die without a word: their work goes on, long before their leases expire."""
+"""Killed processes: their work continues long before their leases expire."""
 
 import os
 import secrets
@@ -40,14 +40,14 @@ def outcomes(caller: Caller) -> list[str]:
 
 
 def is_swept(caller: Caller) -> bool:
-    """End dead runs. Return whether that of the caller was one: tests before may have left others."""
+    """End dead runs and return whether the caller's run was one of them: earlier tests may have left others."""
     sweeper.sweep_dead_runs()
     with scope.team(caller.team.pk):
         return Response.objects.filter(ended_at__isnull=False).exists()
 
 
 def is_present(caller: Caller, response_id: str) -> bool:
-    """Return whether the database has the connection that proves the life of the process that executes a response."""
+    """Return whether the presence connection of the process executing a response is open."""
     with scope.team(caller.team.pk), connection.cursor() as cursor:
         name = str(Response.objects.get(pk=response_id).lease_owner).rpartition(":")[2]
         cursor.execute("SELECT FROM pg_stat_activity WHERE application_name = %s", [f"platform:{name}"])
@@ -86,7 +86,7 @@ def test_the_successor_of_the_only_worker_continues_its_runs(
 def test_a_stream_of_a_killed_web_process_fails_and_keeps_stored_output(
     web: WebProcess, caller: Caller, script: Script, http: httpx2.Client
 ) -> None:
-    """Its connection breaks, so that the client knows at once, and what was sent can be read."""
+    """The client notices the broken connection at once, and the output already sent can be retrieved."""
     gate = Gate()
     script.then(stream(chunk(content="Hal"), gate))
     with (
@@ -105,7 +105,7 @@ def test_a_stream_of_a_killed_web_process_fails_and_keeps_stored_output(
 
 
 def test_a_paused_process_keeps_its_runs(api: Api, caller: Caller, script: Script, make_worker: MakeWorker) -> None:
-    """Its connection lives, and so does its lease: nothing is repeated."""
+    """Its connection and its lease remain valid, so that nothing is repeated."""
     gate, first = Gate(), make_worker(**LEASE)
     script.then(stream(chunk(content="Hal"), gate, chunk(content="lo"), chunk(finish="stop")))
     response_id = api.create(model=script.model, input="Hi", background=True)["id"]
@@ -119,7 +119,7 @@ def test_a_paused_process_keeps_its_runs(api: Api, caller: Caller, script: Scrip
 
 
 def test_a_client_of_a_run_declared_dead_is_asked_to_retry(caller: Caller, script: Script, http: httpx2.Client) -> None:
-    """The process was paused for longer than its lease, so that another one ended its run."""
+    """The process was paused for longer than its lease, so another process ended its run."""
     gate = Gate()
     script.then(stream(chunk(content="Hal"), gate, chunk(content="lo"), chunk(finish="stop")))
     with running_web(LEASE_SECONDS="3") as paused, ThreadPoolExecutor() as threads:

@@ -41,7 +41,7 @@ def send_zeros(api: Api, size: int, *, announced: bool = True) -> httpx2.Respons
 
 @pytest.fixture(scope="module", params=["uvicorn", "daphne"])
 def fresh_web(request: pytest.FixtureRequest, upstream: ScriptedUpstream) -> Iterator[WebProcess]:
-    """A fresh web process: memory that an earlier request freed would hide what is allocated again."""
+    """A fresh web process: memory freed by earlier requests would hide new allocations."""
     with running_web(server=request.param) as process:
         yield process
 

@@ -34,7 +34,7 @@ HELD = 3 * MAX_BODY_BYTES
 
 @pytest.fixture(scope="module", params=["uvicorn", "daphne"])
 def fresh_web(request: pytest.FixtureRequest, upstream: ScriptedUpstream) -> Iterator[WebProcess]:
-    """A web process of its own: memory that an earlier request freed would hide what is allocated again."""
+    """A fresh web process: memory freed by earlier requests would hide new allocations."""
     with running_web(server=request.param) as process:
         yield process
 

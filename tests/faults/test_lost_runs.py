@@ -1,4 +1,4 @@
-"""A run whose response was ended or deleted elsewhere stops: its client is released and its usage recorded."""
+"""A run whose response was ended or deleted by another process stops: its client is released and its usage recorded."""
 
 import re
 import uuid
@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 
 
 def slow_answer(script: Script) -> Gate:
-    """Return an answer that takes seconds after the gate, in pieces that are logged one by one."""
+    """Return an answer that takes seconds after the gate, in chunks that are stored one by one."""
     gate = Gate()
     script.then(
         stream(chunk(content="Hel"), gate, *[piece for _ in range(20) for piece in (chunk(content="."), Pause(0.2))])

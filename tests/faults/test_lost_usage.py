@@ -1,4 +1,4 @@
-"""Usage of killed processes: whatever ends or continues their runs writes the missing records, as estimates."""
+"""Usage of killed processes: the process that ends or continues a run writes the missing records as estimates."""
 
 import signal
 from collections.abc import Callable
@@ -48,7 +48,7 @@ def records(api: Api) -> list[UsageRecord]:
 
 
 def kill_during_call(http: httpx2.Client, caller: Caller, script: Script, **body: object) -> Api:
-    """Kill a web process while a model answers, and end what it left behind."""
+    """Kill a web process during a model call, and end the run that it left."""
     gate = Gate()
     with running_web(**BRIEF) as doomed:
         api = Api(http, url=doomed.url, caller=caller)
@@ -398,7 +398,7 @@ def test_a_call_that_takes_longer_than_its_lease_is_recorded_once(
 def test_a_live_process_does_not_record_a_call_that_another_recorded(
     http: httpx2.Client, caller: Caller, script: Script
 ) -> None:
-    """Its lease looks valid to it, as when the others have lost sight of it for a moment."""
+    """Its lease is still valid in its own view, as when the others have lost its connection for a moment."""
     script.then(stream(gate := Gate(), chunk(content="Hi"), chunk(finish="stop")))
     with running_web() as web, ThreadPoolExecutor(1) as pool:
         api = Api(http, url=web.url, caller=caller)

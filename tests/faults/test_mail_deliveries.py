@@ -1,4 +1,4 @@
-"""Mails through a real SMTP server: retried under one Message-ID, never lost, and never in the way of webhooks.
+"""Mails through a real SMTP server: retried with one Message-ID, never lost, and without delaying webhooks.
 
 In tests a failed delivery is retried three times immediately, and then after ten minutes (tests/servers.py).
 """
@@ -158,7 +158,7 @@ def test_a_mail_server_that_does_not_answer_in_time_fails_the_attempt(caller: Ca
 
 
 def test_late_mails_are_abandoned_and_old_ones_deleted(caller: Caller, smtp: SmtpServer) -> None:
-    """Nothing sends them: the server was taken out of the configuration of all workers."""
+    """The mails are never sent because the mail server was removed from the configuration of all workers."""
     add_person(caller)
     made = notify_team(caller)
     late = now() - timedelta(hours=73)

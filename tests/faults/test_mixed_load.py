@@ -1,4 +1,4 @@
-"""A few seconds of mixed load: no request fails, however the teams combine them.
+"""A few seconds of mixed load: no request fails, whatever other teams send at the same time.
 
 `python -m benchmarks mixed` does the same for an hour, with a thousand teams.
 """

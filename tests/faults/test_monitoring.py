@@ -63,7 +63,7 @@ def labels_by_metric(*urls: str) -> dict[str, set[str]]:
 
 
 def unknown(expression: str, reported: dict[str, set[str]]) -> list[str]:
-    """Return what an expression uses and no process reports."""
+    """Return the metrics and labels of an expression that no process reports."""
     missing, known = [], set(ADDED)
     for name, matchers in METRIC.findall(expression):
         if name == "up":  # Prometheus' own
@@ -80,7 +80,7 @@ def unknown(expression: str, reported: dict[str, set[str]]) -> list[str]:
 
 @pytest.fixture
 def beat_url(tmp_path: Path) -> Iterator[str]:
-    """A scheduler of the test's own, which sends every task once after its start."""
+    """A scheduler for this test, which sends every task once after its start."""
     port = any_free_port()
     command = [sys.executable, "manage.py", "beat", "--metrics-port", str(port)]
     process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "STATE_DIR": str(tmp_path)})
@@ -118,7 +118,7 @@ def test_dashboard_and_rules_use_existing_metrics(
 
 
 def use_everything(api: Api, script: Script) -> None:
-    """Send requests of which each adds samples that others do not."""
+    """Send requests that each add other samples."""
     script.say("Hello")
     api.create(model=script.model, input="Hi")
     script.say("Hello")

@@ -1,4 +1,4 @@
-"""Networks that lose all packets without a word: clients get an answer, and everything works after the end."""
+"""Networks that silently drop all packets: clients get an answer, and everything works again afterwards."""
 
 import json
 import re
@@ -121,7 +121,7 @@ def test_a_worker_continues_after_a_cut_from_postgres(deployment: Deployment, li
 def test_a_session_whose_client_has_vanished_loses_its_locks(
     deployment: Deployment, links: Network, script: Script
 ) -> None:
-    """The database's server notices it, long before the two hours of Linux."""
+    """PostgreSQL notices it long before Linux' default of two hours."""
     url = deployment.servers.environment["DATABASE_URL"]
     program = (
         "import psycopg, sys\n"
@@ -284,7 +284,7 @@ def test_a_call_continues_after_a_short_cut_from_the_sandbox(
 def test_a_call_ends_in_a_long_cut_from_the_sandbox(
     deployment: Deployment, links: Network, script: Script, sandbox: Sandbox, process: str
 ) -> None:
-    """On both sides: the model reads that it has failed, and the program is stopped. It is not repeated."""
+    """On both sides: the model reads that the call has failed, and the program is stopped. The call is not repeated."""
     script.call(
         code_interpreter=code("import subprocess\nopen('log', 'a').write('x')\nsubprocess.run(['sleep', '100'])")
     )
@@ -306,7 +306,7 @@ def test_a_call_ends_in_a_long_cut_from_the_sandbox(
 def running_call(
     deployment: Deployment, script: Script, process: str, **body: str
 ) -> Iterator[Callable[[float], dict[str, Any]]]:
-    """Create a response with the code interpreter in a process; yields a function that waits for it some seconds."""
+    """Create a response that runs code; yields a function that waits some seconds for it."""
     api = deployment.api
     request = {"model": script.model, "input": "Work.", "tools": [CODE_INTERPRETER], **body}
     if process == "worker":

@@ -363,7 +363,7 @@ def test_clients_get_503_while_others_have_all_connections(deployment: Deploymen
 def take_connections(deployment: Deployment, others: ExitStack) -> bool:
     """Take all connections, also those of the platform; return whether others have all but those for superusers.
 
-    The platform may be faster to take a connection that it has just lost.
+    The platform may win the race for a connection that it has just lost.
     """
     # While it is opening some, superusers may find none for themselves either.
     with suppress(psycopg.OperationalError):
@@ -517,7 +517,7 @@ def log_on_small_disk(deployment: Deployment) -> Iterator[Path]:
 
 
 def has_stopped_with_full_log(deployment: Deployment) -> bool:
-    """Use up the segments of the log that exist, and return whether the server has stopped for want of another."""
+    """Use up the existing segments of the log; return whether the server has stopped for lack of a new one."""
     with suppress(psycopg.OperationalError):
         deployment.sql("SELECT pg_logical_emit_message(false, '', ''), pg_switch_wal()")
     return deployment.postgres.process.poll() is not None

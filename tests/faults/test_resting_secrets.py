@@ -1,4 +1,4 @@
-"""Secrets in every place where one may come to rest or leave: the platform runs once, beside servers that repeat them.
+"""Secrets in every place where data is stored or sent: the platform runs once with servers that repeat secrets.
 
 An upstream, an MCP server, a guardrail hook and a webhook receiver answer with the credentials that they were sent, in
 several encodings; runs fail, time out and lose their worker. Then each place is searched for each secret.
@@ -64,7 +64,7 @@ ALLOWED = {("console session", "tables")}
 
 @dataclass
 class Parrot:
-    """A server that repeats what it was sent. The model, the tool or the path selects how."""
+    """A server that repeats its requests. The model, the tool or the path selects how."""
 
     url: str = ""
     calls: list[str] = field(default_factory=list)
@@ -196,7 +196,7 @@ class Commands:
                 self.seen += f"{command['command']}\n".encode()
 
     def stop(self) -> bytes:
-        """Return what was seen."""
+        """Stop recording and return the commands."""
         self._monitor.connection.disconnect()
         return bytes(self.seen)
 
@@ -263,7 +263,7 @@ def run(
 
 
 def _tenant(made: Run, parrot: Parrot) -> Caller:
-    """Create a team with everything that has a secret."""
+    """Create a team with every kind of object that has a secret."""
     team = services.ensure_team(name=f"team {uuid.uuid4().hex}")
     new = services.create_key(team=team, spec=services.KeySpec(name="test"))
     caller = Caller(team=team, key=new.key, secret=new.secret)
@@ -374,7 +374,7 @@ def _pages(made: Run, caller: Caller, url: str) -> bytes:
 
 @dataclass(frozen=True)
 class Contents:
-    """Lines of the database and names of files that other tests have left: searching them would take minutes."""
+    """Database rows and file names left by other tests, which are skipped because searching them would take minutes."""
 
     lines: frozenset[bytes]
     files: frozenset[str]
@@ -421,7 +421,7 @@ def _redis() -> bytes:
 
 
 def _backup(servers: PrivateServers, directory: Path, before: Contents) -> bytes:
-    """Return what is new in a backup: the dump as text, and all other files."""
+    """Return the new content of a backup: the dump as text, and all other files."""
     succeed("backup", str(directory), "--allow-missing-files")
     dump = directory / "database.dump"
     restore = [str(servers.programs / "pg_restore"), "--file=-", str(dump)]

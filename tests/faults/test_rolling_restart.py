@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
 def test_clients_that_resume_streams_lose_nothing_in_a_restart(tmp_path: Path) -> None:
-    """One process of each kind is replaced. How long the pauses are depends on the machine."""
+    """One process of each kind is replaced. The length of the pauses depends on the machine."""
     plan = Plan(streams=6, rate=5, seconds=8, drain=2, restarts=("web-1", "worker-1", "beat-1"))
     result = measured(plan, directory=tmp_path / "servers")
     assert not result.failed

@@ -50,7 +50,7 @@ def first_call(service: Sandbox, name: str) -> float:
 
 
 def test_a_call_starts_in_less_than_150_ms(own: Sandbox) -> None:
-    """Takes the best of five, because other load on the machine slows down single calls."""
+    """Measures the best of five calls, because other load on the machine slows down single calls."""
     assert min(first_call(own, f"cntr_{number}") for number in range(5)) < 0.15
 
 
@@ -192,7 +192,7 @@ def test_an_unreachable_service_is_reported() -> None:
 
 
 def test_requests_get_503_while_the_service_does_not_answer() -> None:
-    """It is back in a moment. Where there is no service, they get 400."""
+    """A configured service will be back soon. Without a configured service, requests get 400."""
     check = partial(check_sandbox, "1g", param="container", memory_param="memory_limit")
     with override_settings(SANDBOX_URL="/nowhere/socket"), pytest.raises(Overloaded) as refused:
         asked(check())

@@ -1,4 +1,4 @@
-"""Code in a container tries to escape, to keep running, or to exceed its limits, and fails."""
+"""Code in a container that tries to escape, to keep running or to exceed its limits fails."""
 
 import asyncio
 import itertools

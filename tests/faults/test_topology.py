@@ -1,4 +1,4 @@
-"""Two web processes and two workers with one database and one broker: any of them can do any part of the work."""
+"""Two web processes and two workers with one database and one broker: each of them can do any part of the work."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor

@@ -73,7 +73,7 @@ class Up:
 
     @staticmethod
     def variables(state_dir: Path) -> dict[str, str]:
-        """Return the environment: that of the tests without their servers."""
+        """Return the environment of the tests without their servers."""
         kept = {name: value for name, value in os.environ.items() if name not in OURS}
         # What else runs on this machine has no influence.
         return {**kept, "STATE_DIR": str(state_dir), "MODEL_SERVER_PORTS": "none"}
@@ -87,7 +87,7 @@ class Up:
         return self.labelled("API").removesuffix("/v1")
 
     def labelled(self, label: str) -> str:
-        """Return the rest of the line in the ready block that starts with a label."""
+        """Return the text after a label in the summary that `up` prints."""
         return next(
             line.strip().removeprefix(label).strip()
             for line in self.output.splitlines()
@@ -270,7 +270,7 @@ def answers(up: Up) -> bool:
 class Clients:
     """Clients that create responses one after the other inside a block, in the foreground and in the background.
 
-    `ended` are the ids of each one's responses whose end it has seen, `created` those of all that were stored.
+    `ended` has the ids of each client's responses that it saw end, `created` the ids of all stored responses.
     """
 
     def __init__(self, api: Api) -> None:
@@ -299,7 +299,7 @@ class Clients:
             raise self._errors[0]
 
     def wait_for_each(self, *, seconds: float) -> None:
-        """Wait until each client has seen the end of a response that it had not created before."""
+        """Wait until each client has seen the end of a newly created response."""
         # One may end that was created before.
         goals = [len(ended) + 2 for ended in self.ended]
         eventually(lambda: all(map(ge, map(len, self.ended), goals)), seconds=seconds)
@@ -495,7 +495,7 @@ def test_a_missing_sandbox_is_reported_in_one_line(limited: Up) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Restarted:
-    """A platform that was started after its supervisor was killed, with what existed before."""
+    """A platform that was started after its supervisor was killed, with its processes and key before."""
 
     up: Up
     key: str

@@ -23,7 +23,7 @@ SERVER = "model server"
 
 @pytest.fixture(scope="module")
 def state_dir() -> Iterator[Path]:
-    """One directory: each start of a new one initializes a database."""
+    """A shared directory, because each new one initializes a database."""
     directory = ROOT / ".test-run" / f"state-{os.getpid()}-file"
     yield directory
     shutil.rmtree(directory, ignore_errors=True)

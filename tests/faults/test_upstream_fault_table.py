@@ -1,4 +1,4 @@
-"""Every fault of an upstream in every kind of call: what clients see, what is stored, and that the next call succeeds.
+"""Every fault of an upstream in every kind of call: the client's error, the stored rows, and the next call's success.
 
 The web process and the worker give up on a silent upstream after 2 s, on any call after 4 s, and on answers of more
 than 4 MiB.
@@ -163,9 +163,9 @@ ANTHROPIC_STATUSES = {503: 529}
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A row of the table: the error of all kinds of calls, or of those that differ.
+    """A row of the table: the error for all kinds of calls, or for the differing ones. `is_early`: the upstream fails
 
-    `is_early`: the upstream fails at once, before it sends its status.
+    before it sends its status.
     """
 
     fault: faults.Fault | None
@@ -176,7 +176,7 @@ class Row:
     differs: dict[str, Outcome] | None = None
 
     def expected(self, kind: str) -> Outcome:
-        """Return what a client sees."""
+        """Return the expected outcome of a kind of call."""
         if self.differs and kind in self.differs:
             return self.differs[kind]
         has_status = self.is_early and kind in STREAMED_RUNS
@@ -293,7 +293,7 @@ def call_all(apis: dict[str, Api]) -> dict[str, Outcome]:
 
 
 def injected(upstream: FaultyUpstream, row: Row) -> AbstractContextManager[None]:
-    """Return the block in which the upstream fails."""
+    """Return a context manager within which the upstream fails."""
     return upstream.refusing() if row.fault is None else upstream.failing(row.fault)
 
 

@@ -1,4 +1,4 @@
-"""Faults of upstreams, and how they appear in JSON, in streams, in the response's row and in usage records."""
+"""Faults of upstreams as they appear in JSON, in streams, in the response's row and in usage records."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Clients while Valkey fails, with a Valkey of their own: an answer, and everything as before afterwards."""
+"""Faults of a separate Valkey: clients get answers, and everything works as before afterwards."""
 
 import json
 import logging
@@ -81,7 +81,7 @@ class Broker:
             self.process.wait()
 
     def notes(self, pattern: str) -> list[Any]:
-        """Return the notes of the processes whose names match."""
+        """Return the stored states of the processes whose names match."""
         found = [self.client.get(key) for key in self.client.scan_iter(f"platform:process:{pattern}", count=1000)]
         return [json.loads(note) for note in found if note]
 
@@ -94,7 +94,7 @@ class Deployment:
     broker: Broker
 
     def is_scheduling(self, *, since: float) -> bool:
-        """Return true if the active scheduler has sent a task since then, and a worker has executed one."""
+        """Return true if a task was sent and executed since then."""
         ended: Any = self.broker.client.hvals("platform:tasks")
         facts = [note["facts"] for note in self.broker.notes("beat:*")]
         # The execution alone could be that of a task that was sent before the fault.
@@ -170,7 +170,7 @@ def full(broker: Broker) -> Iterator[None]:
 
 @contextmanager
 def read_only(broker: Broker) -> Iterator[None]:
-    """Make it a replica of a server that is not there, as after a failover."""
+    """Make it a replica of a missing server, as after a failover."""
     broker.client.replicaof("127.0.0.1", "1")
     try:
         yield

@@ -1,4 +1,4 @@
-"""`manage.py web --processes`: several processes on one port share the work and replace each other."""
+"""`manage.py web --processes`: several processes on one port share the work, and killed ones are replaced."""
 
 import os
 import re

@@ -24,7 +24,7 @@ def index() -> Iterator[PackageIndex]:
 
 @pytest.fixture
 def checkout(tmp_path: Path, index: PackageIndex) -> Checkout:
-    """Return a checkout whose configured index is the one of the test."""
+    """Return a checkout configured with the package index of the test."""
     checkout = Checkout.create(root=tmp_path / "checkout", home=tmp_path / "home")
     checkout.variables["PIP_INDEX_URL"] = index.url
     return checkout

@@ -1,4 +1,4 @@
-"""A model file: what can be one, and what serves it."""
+"""Model files: valid ones, and the server that serves them."""
 
 import os
 import sys

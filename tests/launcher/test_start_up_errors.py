@@ -1,4 +1,4 @@
-"""Errors of the start: each is produced for real, and ends in one accurate sentence with a remedy."""
+"""Start-up errors, each caused for real and reported in one accurate sentence with a remedy."""
 
 import fcntl
 import os

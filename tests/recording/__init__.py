@@ -58,7 +58,7 @@ def _finish(measured: coverage.Coverage, pid: int) -> None:
 
 
 def _switch(measured: coverage.Coverage, path: Path) -> None:
-    """Attribute what is executed to the test file that runs."""
+    """Attribute the executed lines to the running test file."""
     began = saved = time.monotonic()
     current = ""
     while True:

@@ -21,7 +21,7 @@ class _Recorder:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Switch to the file of the test that begins."""
+        """Switch to the file of the next test."""
         if (file := nodeid.partition("::")[0]) != self._file:
             self._file = file
             self._path.write_text(file)

@@ -21,7 +21,7 @@ Record = dict[str, dict[str, list[str]]]
 
 
 def functions_of(source: str) -> dict[int, str]:
-    """Return the name of the innermost function of each line that is in the body of one."""
+    """Return the name of the innermost function for each line in the body of a function."""
     names = dict[int, str]()
 
     def visit(node: ast.AST, parents: tuple[str, ...]) -> None:
@@ -91,7 +91,7 @@ def imports_of(path: Path) -> frozenset[Path]:
 
 
 def importing(changed: set[Path]) -> Iterator[Path]:
-    """Yield the test files that import a changed module of the tests, also through others."""
+    """Yield the test files that import a changed module of the tests, directly or indirectly."""
 
     def reaches(path: Path, seen: set[Path]) -> bool:
         if path in changed:

@@ -1,4 +1,4 @@
-"""Output and error files of batches at real sizes, beyond every limit at which a buffer becomes a file."""
+"""Output and error files of batches at real sizes, larger than every buffer that is kept in memory."""
 
 import errno
 import hashlib

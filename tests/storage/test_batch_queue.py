@@ -1,4 +1,4 @@
-"""The queue of batches: teams take turns, however many batches one of them has."""
+"""The queue of batches: teams take turns, regardless of the number of their batches."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -112,7 +112,7 @@ def test_pauses_grow_with_each_failure_up_to_ten_minutes(rolled_back: None, make
 
 
 def abandon(batch_id: str, *, attempts: int, lines: int, caller: Caller, first: int = 1) -> None:
-    """Add lines whose workers have died so often."""
+    """Add lines whose workers have died this many times."""
     columns = {"state": LineState.RUNNING, "attempt": attempts, "lease_until": now() - timedelta(minutes=5)}
     BatchLine.objects.bulk_create(
         BatchLine(team=caller.team, batch_id=batch_id, position=first + n, custom_id=f"{n}", body="{}", **columns)

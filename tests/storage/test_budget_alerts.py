@@ -25,7 +25,7 @@ NOON = datetime(2026, 11, 18, 12, 30, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def alone(database: None, settings: Settings) -> Iterator[None]:
-    """Start as if alerts were never sent, with a mail server that nothing connects to."""
+    """Remove earlier alerts, and configure a mail server that nothing connects to."""
     settings.EMAIL_HOST, settings.DEFAULT_FROM_EMAIL = "127.0.0.1", "platform@example.com"
     BudgetCheck.objects.all().delete()
     # The records of these tests are older than what other tests have summed.
@@ -64,7 +64,7 @@ def spend(caller: Caller, cost: str, at: datetime = NOON, **columns: Any) -> Non
 
 
 def alerts_of(caller: Caller) -> list[tuple[str, int]]:
-    """Return type or end user of the subject and percentage of the team's alerts, in order."""
+    """Return the subject (its type or the end user) and the percentage of each alert of the team, in order."""
     with scope.team(caller.team.pk):
         rows = Notification.objects.filter(kind=NotificationKind.BUDGET_ALERT).order_by("created_at", "pk")
         found = [row.details for row in rows]

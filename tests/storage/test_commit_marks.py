@@ -1,4 +1,4 @@
-"""A connection breaks between a commit and its confirmation: the commit is not repeated and its outcome is recalled."""
+"""A connection breaks between a commit and its confirmation: the commit is looked up instead of repeated."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

@@ -241,7 +241,7 @@ def read(principal: Principal, conversation_id: str, lock_for: str | None = None
 
 
 def statements(work: Callable[[], object]) -> list[str]:
-    """Return the statements of the work, without those that begin or end transactions."""
+    """Return the executed statements, without those that begin or end transactions."""
     with CaptureQueriesContext(connection) as captured:
         work()
     return [query["sql"] for query in captured.captured_queries if not query["sql"].startswith(CONTROL)]

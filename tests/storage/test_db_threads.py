@@ -25,14 +25,14 @@ LIMIT_SECONDS = 1.0
 
 @pytest.fixture
 def limited() -> Iterator[None]:
-    """Limit what a request waits for the database, as web processes do."""
+    """Limit the time that a request waits for the database, as web processes do."""
     wait_limit.limit_waits(LIMIT_SECONDS)
     yield
     wait_limit.limit_waits(None)
 
 
 def sleep(seconds: float) -> None:
-    """Execute a statement that takes this long."""
+    """Execute a statement that takes this many seconds."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_sleep(%s)", [seconds])
 

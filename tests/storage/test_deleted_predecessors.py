@@ -1,4 +1,4 @@
-"""A response is deleted while its successor is created: whichever commits first, the chain has no gap."""
+"""A response is deleted while its successor is created: the chain has no gap in either order of the commits."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The directory: teams of keys and routes of model names, cached for a second or more and never longer than two."""
+"""The directory: teams of keys and routes of model names, cached for one to two seconds."""
 
 import asyncio
 import time

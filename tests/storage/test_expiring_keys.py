@@ -20,7 +20,7 @@ def mail_settings(database: None, settings: Settings) -> None:
 
 
 def add_key(caller: Caller, days: float) -> ApiKey:
-    """Create a key that expires after so many days."""
+    """Create a key that expires after this many days."""
     return services.create_key(
         team=caller.team, spec=services.KeySpec(name="billing", expires_at=now() + timedelta(days=days))
     ).key

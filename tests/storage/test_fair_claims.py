@@ -1,4 +1,4 @@
-"""Claims of files, webhook deliveries and background responses are shared between teams, however much one team has.
+"""Claims of files, webhook deliveries and background responses are shared fairly between teams.
 
 Claims are rolled back with the transaction of the test, so that running workers never see them.
 """
@@ -54,7 +54,7 @@ def add_files(caller: Caller, number: int) -> list[int]:
 
 
 def claimed_teams(number: int) -> Counter[str]:
-    """Claim files and return how many of each team."""
+    """Claim files and return the number for each team."""
     claims = [ingestion.claim_file() for _ in range(number)]
     return Counter(claim.team_id for claim in claims if claim)
 

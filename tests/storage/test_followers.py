@@ -1,4 +1,4 @@
-"""Followers of background runs: notified when the log grows, served by one reader, and released at every end."""
+"""Followers of background runs: notified when the log grows, served by one reader, released at every end."""
 
 import asyncio
 import re
@@ -52,7 +52,7 @@ def principal(database: None, caller: Caller) -> Principal:
 
 @asynccontextmanager
 async def running_response(caller: Caller, *, gates: int = 1, background: bool = True) -> AsyncIterator[Running]:
-    """A run that sends one word, and another one after each gate."""
+    """A run that sends one word, and another word after each gate."""
     begun = await abegin(caller, background=background)
     events = [asyncio.Event() for _ in range(gates)]
     pieces = [piece for number, gate in enumerate(events) for piece in (gate, chunk(content=f" {number}"))]

@@ -210,7 +210,7 @@ async def test_a_change_that_exceeds_the_statement_timeout_fails_alone(database:
 
 
 class LimitedWriter(MarkedWriter):
-    """A writer whose database has time for a number of rows in a transaction, as `statement_timeout` would."""
+    """A writer whose transactions exceed the statement timeout if they have more than a number of rows."""
 
     def __init__(self, *, rows: int) -> None:
         super().__init__()
@@ -218,7 +218,7 @@ class LimitedWriter(MarkedWriter):
 
     @override
     async def apply(self, changes: Sequence[Change]) -> list[Exception | None]:
-        """Let the server sleep for too long in groups with more rows."""
+        """Exceed the statement timeout in groups with more rows."""
         if sum(len(change.insert) for change in changes) > self._rows:
             await self._run([(_TOO_LONG, ()), (_SLEEP, ())])
         return await super().apply(changes)

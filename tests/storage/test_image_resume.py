@@ -1,4 +1,4 @@
-"""A run that generates an image is interrupted after every step and resumed: the output has one complete image."""
+"""A run that generates an image is interrupted after each step and resumed: the output has one complete image."""
 
 import itertools
 from collections.abc import Callable

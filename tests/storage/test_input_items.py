@@ -1,4 +1,4 @@
-"""Input items of chains and conversations, compared with a list of everything."""
+"""Input items of chains and conversations, compared with the complete list."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("database")
 
 @dataclass
 class History:
-    """A chain that is being written, and the items that its last response was generated from, oldest first."""
+    """A growing chain, and the items from which its last response was generated, oldest first."""
 
     caller: Caller
     last: Response | None = None

@@ -1,4 +1,4 @@
-"""The lease of a run: only its owner may write, until the run ends, is cancelled, or is resumed elsewhere."""
+"""The lease of a run: only its owner may write, until the run ends, is cancelled or is resumed by another process."""
 
 import asyncio
 import os

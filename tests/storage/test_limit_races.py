@@ -44,7 +44,7 @@ def test_the_script_agrees_with_the_gcra_of_throttled_py(database: None) -> None
 
 
 def run(op: str, at: int, *rates: dict[str, Any], key: str) -> list[int]:
-    """Run the script at a time; return what is left of each rate, or an empty list if it refuses."""
+    """Run the script at a time; return the rest of each rate, or an empty list if it refuses."""
     common = {"stateful": False, "id": "", "zone": "UTC", "after": -1, "counts": [], "budgets": []}
     values = [{"limit": 0, "period": MINUTE, "tick": 1, **rate} for rate in rates]
     document = {**common, "op": op, "now": at, "rates": values, "want": 0, "least": 0}
@@ -79,7 +79,7 @@ def test_a_settled_rate_never_allows_more_than_the_actual_use(database: None, us
 
 
 def remaining(uses: list[tuple[int, int]], limit: int, at: int) -> int:
-    """Return what is left of a rate that took exactly these uses, each at its time."""
+    """Return the rest of a rate after exactly these uses, each at its time."""
     level, before = Fraction(0), 0
     for since, used in [*uses, (at, 0)]:
         level = max(Fraction(0), level - Fraction((since - before) * limit, MINUTE)) + used
@@ -92,7 +92,7 @@ def remaining(uses: list[tuple[int, int]], limit: int, at: int) -> int:
 
 @dataclass
 class Work:
-    """A call of a simulated process, and how far it has come."""
+    """A call of a simulated process and its progress."""
 
     grant: Grant
     demand: Demand
@@ -101,7 +101,7 @@ class Work:
 
 
 class Simulation:
-    """Processes that make calls step by step, and Redis may lose its data between any two."""
+    """Processes that make calls step by step. Redis may lose its data between any two steps."""
 
     limit, concurrent = Decimal("0.001"), 3
 
@@ -117,7 +117,7 @@ class Simulation:
         self.snapshots: list[dict[str, Any]] = []
 
     def step(self, action: str, number: int) -> None:
-        """Take one step; `number` selects among what there is."""
+        """Take one step; `number` selects among the possible ones."""
         at = {"store": "reserved", "record": "stored", "settle": "recorded"}.get(action)
         works = [work for work in self.works if at is None or work.stage == at]
         if action == "reserve":
@@ -156,7 +156,7 @@ class Simulation:
             self.works.remove(work)
 
     def record(self, work: Work, number: int) -> None:
-        """Commit the usage, up to what was reserved, together with the deletion of the row."""
+        """Commit the usage, at most the reserved amount, together with the deletion of the row."""
         grant, tokens = work.grant, int(work.grant.amount / PRICE)
         work.spent = (tokens if number % 2 else number % (tokens + 1)) * PRICE
         with scope.team(grant.team_id):
@@ -173,7 +173,7 @@ class Simulation:
         self.works.remove(work)
 
     def wipe(self, _: int) -> None:
-        """Lose everything in Redis."""
+        """Delete everything in Redis."""
         script.client().delete(*script.state_keys(self.caller.team.pk))
 
     def read(self, _: int) -> None:
@@ -182,7 +182,7 @@ class Simulation:
         self.snapshots.append(read_state(self.caller.team.pk))
 
     def load(self, number: int) -> None:
-        """Finish a rebuild that may be old."""
+        """Finish a rebuild, which may be outdated."""
         if self.snapshots:
             snapshot = self.snapshots.pop(number % len(self.snapshots))
             script.run(self.caller.team.pk, [], {**snapshot, "token": "other"})
@@ -193,11 +193,11 @@ class Simulation:
             self.load(-1)
 
     def sweep(self, _: int) -> None:
-        """Let the sweeper look."""
+        """Run the sweeper."""
         sweeper.sweep([self.caller.team.pk])
 
     def check(self) -> None:
-        """Check that neither limit is exceeded by what PostgreSQL has committed."""
+        """Check that the amounts committed in PostgreSQL exceed neither limit."""
         with scope.team(self.caller.team.pk):
             rows = list(Reservation.objects.values_list("amount", "is_run"))
             spent = sum((each.cost or Decimal(0) for each in UsageRecord.objects.all()), Decimal(0))
@@ -205,7 +205,7 @@ class Simulation:
         assert sum(is_run for _, is_run in rows) <= self.concurrent
 
     def totals(self) -> tuple[Decimal, Decimal, int]:
-        """Return what Redis says is spent, reserved and free."""
+        """Return the spent, reserved and free amounts in Redis."""
         status = limits.status_sync(self.principal)
         return status.budgets[0].spent, status.budgets[0].reserved, status.limits[0].remaining
 

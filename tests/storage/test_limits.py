@@ -49,12 +49,12 @@ def limit(caller: Caller, *, of: str = "key", budget: str | None = None, **value
 
 
 def principal(caller: Caller) -> Principal:
-    """Return the principal as the directory has it."""
+    """Return the principal from the directory."""
     return directory.principal(caller.secret)
 
 
 def call(tokens: int = 0, **values: Any) -> Demand:
-    """Return the demand of a call that produces up to so many tokens."""
+    """Return the demand of a call that produces up to this many tokens."""
     return Demand(**{"max_output_tokens": tokens or None, "cost": cost, "run": True, **values})
 
 
@@ -64,7 +64,7 @@ def reserve(caller: Caller, demand: Demand | None = None) -> Grant:
 
 
 def store(grant: Grant) -> bool:
-    """Store the row of a grant if its epoch is still the present one; return whether it was stored."""
+    """Store the row of a grant if its epoch is still current; return whether it was stored."""
     row = grant.row()
     with scope.team(grant.team_id), connection.cursor() as cursor:
         cursor.execute(
@@ -96,7 +96,7 @@ def record(grant: Grant, spent: Decimal) -> None:
 
 
 def wipe(caller: Caller) -> None:
-    """Lose all that Redis has of a team, as after FLUSHALL."""
+    """Delete all data of a team in Redis, as FLUSHALL would."""
     client = script.client()
     for key in client.scan_iter(f"{{{caller.team.pk}}}*"):
         client.delete(key)
@@ -345,7 +345,7 @@ def test_rejected_requests_are_counted(database: None, caller: Caller) -> None:
 
 
 def age(caller: Caller) -> None:
-    """Make everything that Redis and PostgreSQL have reserved a minute older."""
+    """Make every reservation in Redis and PostgreSQL a minute older."""
     client, (state, *_) = script.client(), script.state_keys(caller.team.pk)
     for name, entry in client.hscan_iter(state, match="r:*"):
         flags, amount, at = entry.split(b"\n")[0].split(b" ")
@@ -429,7 +429,7 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
 
 @asynccontextmanager
 async def breaking(url: str, *, at: bytes) -> AsyncIterator[str]:
-    """Yield the address of a proxy to Redis, which once executes a call with this text and then loses its reply."""
+    """Yield the address of a proxy to Redis that once loses the reply of an executed call with this text."""
     target = urlsplit(url)
     broken = False
 
@@ -490,7 +490,7 @@ def redis_url(settings: Settings) -> str:
 
 @pytest.fixture
 def without_redis(redis_url: str, settings: Settings) -> None:
-    """Let the settings name a Redis that does not exist."""
+    """Configure a Redis that does not exist."""
     settings.REDIS_URL = f"redis://127.0.0.1:{any_free_port()}/0"
 
 

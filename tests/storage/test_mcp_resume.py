@@ -124,7 +124,7 @@ async def begin(caller: Caller, running: McpServer) -> Begun:
 
 
 async def executions(caller: Caller, running: McpServer) -> AsyncGenerator[tuple[Execution, int], None]:
-    """Yield a response for each step after which its run can be interrupted, interrupted there."""
+    """Yield a response interrupted after each possible step of its run."""
     for cut in itertools.count():
         execution = Execution(await begin(caller, running), TURNS)
         running.calls.clear()

@@ -28,7 +28,7 @@ ACCEPTED: dict[tuple[str, str], str] = {}
 
 
 def defects(migration: migrations.Migration, state: ProjectState) -> Iterator[str]:
-    """Yield the rules that the SQL of a migration breaks. New tables may have anything."""
+    """Yield the rules that the SQL of a migration breaks. The rules do not apply to new tables."""
     with connections["owner"].schema_editor(collect_sql=True, atomic=migration.atomic) as editor:
         migration.apply(state, editor, collect_sql=True)
     statements = [line for line in editor.collected_sql if not line.startswith("--")]
@@ -49,7 +49,7 @@ def test_later_migrations_follow_the_rules() -> None:
 
 
 def checked(*operations: Operation, atomic: bool = True) -> str:
-    """Return the defects of a migration that follows those of the project, in one text."""
+    """Return the defects of a migration applied after those of the project, as one text."""
     kind = type("Migration", (migrations.Migration,), {"operations": list(operations), "atomic": atomic})
     migration: migrations.Migration = kind("next", "tenants")
     return "\n".join(defects(migration, MigrationLoader(connections["owner"]).project_state()))

@@ -1,4 +1,4 @@
-"""Deep pages cost about as much as first ones, measured with few rows."""
+"""Deep pages take about as long as the first page, measured with few rows."""
 
 import subprocess
 import sys

@@ -41,7 +41,7 @@ SEEDS = range(5)
 
 
 def walk(read: Callable[[PageRequest], list[str]], *, order: Order, limit: int, back: bool = False) -> list[str]:
-    """Return the ids of all pages. With `back` the list is read from its end, with `before`."""
+    """Return the ids of all pages. `back` reads the list from its end, using `before`."""
     seen: list[str] = []
     if back:
         seen = read(PageRequest(order=Order.DESC if order is Order.ASC else Order.ASC, limit=1))
@@ -119,7 +119,7 @@ Made = tuple[Read, list[models.Model], str]
 
 
 def _by_team(model: type[models.Model], read: Callable[..., Page[Any]], **values: Any) -> Callable[[Caller], Made]:
-    """Return a function that prepares a list of a team: how it is read, its rows, and the id of one of them."""
+    """Return a function that prepares a list of a team: its query, its rows, and the id of one of them."""
 
     def make(caller: Caller) -> Made:
         rows = [model(id=f"row_{n}", team_id=caller.team.pk, created_at=START, **values) for n in range(3)]

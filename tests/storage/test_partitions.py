@@ -50,7 +50,7 @@ def table_of(row: Any) -> str:
 
 
 def rows_of(caller: Caller, at: datetime) -> tuple[EventBatch, Turn, UsageRecord]:
-    """Store what a response of that time leaves behind."""
+    """Store the rows that a response of that time leaves behind."""
     key = new_id("resp", at=at)
     batch = EventBatch.objects.create(
         team=caller.team, response_id=key, first_sequence=0, last_sequence=1, created_at=at, compressed=b"x"

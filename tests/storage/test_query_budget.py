@@ -52,7 +52,7 @@ def chain(caller: Caller, length: int) -> list[str]:
 
 
 def read(caller: Caller, previous: str | None) -> tuple[RequestContext, list[str]]:
-    """Read the context of a new turn. Return it with the statements, without those of transactions."""
+    """Read the context of a new turn. Return it with the executed statements, except those of transactions."""
     request = {"model": "scripted", "input": "Hi"} | ({"previous_response_id": previous} if previous else {})
     principal = directory.principal(caller.secret)
     with CaptureQueriesContext(connection) as captured:
@@ -102,7 +102,7 @@ def test_a_page_of_input_items_takes_one_statement(database: None, caller: Calle
 
 
 def test_reading_a_chain_costs_only_its_items(database: None, caller: Caller) -> None:
-    """Other responses of the team cost nothing."""
+    """Other responses of the team are not read."""
     ids = chain(caller, 20)
     before = rows_looked_at(caller, ids[-1])
     chain(caller, 60)
@@ -110,7 +110,7 @@ def test_reading_a_chain_costs_only_its_items(database: None, caller: Caller) ->
 
 
 def rows_looked_at(caller: Caller, previous: str) -> int:
-    """Return the rows that all nodes of the plan returned or removed, with sequential scans disabled."""
+    """Return the number of rows read by all nodes of the plan, with sequential scans disabled."""
     _, statements = read(caller, previous)
     (select,) = (sql for sql in statements if "RECURSIVE" in sql)
     with scope.team(caller.team.pk), connection.cursor() as cursor:

@@ -51,7 +51,7 @@ def add_queued(caller: Caller, number: int = 1, **columns: Any) -> list[str]:
 
 
 def claimed_ids(slots: int, **held: int) -> list[str]:
-    """Return the ids that a worker claims with these runs by team."""
+    """Return the ids of the responses that a worker claims; `runs` are its active runs by team."""
     running = [Claim(id=f"held by {team}", team_id=team) for team, number in held.items() for _ in range(number)]
     return [claimed.id for claimed in queue.claim(slots=slots, running=running)]
 

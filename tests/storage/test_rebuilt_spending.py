@@ -56,7 +56,7 @@ def budgets(caller: Caller, *, zone: str = "UTC") -> None:
 
 
 def counted(caller: Caller, *, zone: str = "UTC") -> dict[str, int]:
-    """Return what a rebuild must load, summed over the records one by one."""
+    """Return the expected spending of a rebuild, summed over the single records."""
     amount = Sum(Coalesce("budget_cost", "cost"))
     found: Counter[str] = Counter()
     with scope.team(caller.team.pk):

@@ -47,7 +47,7 @@ def explanations(found: dict[str, Any]) -> dict[str, str]:
 
 
 def add(caller: Caller, **columns: Any) -> None:
-    """Create a record of noon of the day, at an upstream's model `gpt`."""
+    """Create a record at noon of the day for an upstream's model `gpt`."""
     values = {"occurred_at": NOON, "upstream_model": "gpt", "prices": PRICES, **EXACT, **columns}
     add_usage(caller, **values)
 

@@ -1,4 +1,4 @@
-"""The recorder: what is stored and when, and that nothing is sent before it is committed."""
+"""The recorder: the stored rows and their times, and that nothing is sent before it is committed."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""Requests leave no reference cycles: collections are rare, so their memory would wait for one."""
+"""Requests leave no reference cycles, whose memory would not be freed until one of the rare collections."""
 
 import asyncio
 import gc

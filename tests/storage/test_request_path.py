@@ -1,4 +1,4 @@
-"""A plain request stays easy to follow: few modules take part in it between its creation and the store."""
+"""A plain request stays easy to follow: few modules take part in it before its commit."""
 
 import sys
 import threading

@@ -1,4 +1,4 @@
-"""Changes that store a reservation of limits: written only in the state of the limits that it was made in."""
+"""Changes that store a reservation of limits are written only if Redis still has the state that granted it."""
 
 from dataclasses import replace
 from datetime import UTC, datetime

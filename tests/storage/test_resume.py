@@ -1,7 +1,7 @@
 """A run is interrupted after every single step and resumed from the database; the result is the same.
 
-The deltas before the interruption were either stored, so that the log has fragments which the resumed run closes, or
-they were lost with the process.
+The deltas before the interruption were either stored or lost with the process. If they were stored, the log has
+fragments, which the resumed run closes.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Hourly sums: what they count and when, and that they never differ from the rows."""
+"""Hourly sums: their content, their time, and their equality with the rows."""
 
 from collections import Counter
 from contextlib import closing
@@ -59,7 +59,7 @@ def total(caller: Caller, measure: str = "responses", source: RollupSource = RES
 
 
 def roll_up(*, at: datetime | None = None) -> aggregate.RollupResult:
-    """Roll up all hours, including those of other tests' rows, however long that takes on a busy machine."""
+    """Roll up all hours, including rows of other tests, without a time limit."""
     return aggregate.roll_up(seconds=100, at=at)
 
 

@@ -1,7 +1,7 @@
 """Row-level security: every tenant table shows only rows of the teams that the transaction names.
 
 The tables are read from the database, so that a new table is tested without being listed here. Rows are created by
-filling the required fields of each model, whatever these are.
+filling the required fields of each model.
 """
 
 import uuid

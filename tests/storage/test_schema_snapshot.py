@@ -1,4 +1,4 @@
-"""The schema snapshot: it equals what the migrations create, and is only loaded where it fits."""
+"""The schema snapshot equals the schema of the migrations, and is only loaded into a suitable database."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Servers that accept connections and never answer: every attempt ends."""
+"""Servers that accept connections and never answer: every attempt times out."""
 
 import socket
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from tests.support.sampling import rest_at_night
 
 @pytest.fixture(params=["accepting", "listening"])
 def silent(request: pytest.FixtureRequest) -> Iterator[int]:
-    """Return the port of a server that never sends anything; the second one never accepts a connection either."""
+    """Return the port of a server that never sends anything; the second server does not even accept connections."""
     with socket.create_server(("127.0.0.1", 0), backlog=128 if request.param == "accepting" else 0) as server:
         waiting = []
         if request.param == "listening":

@@ -1,4 +1,4 @@
-"""The sweeper: dead runs end with what they have stored, and expired logs are dropped."""
+"""The sweeper: dead runs end with their stored output, and expired logs are dropped."""
 
 import asyncio
 from collections.abc import Iterator, Sequence

@@ -40,7 +40,7 @@ class Restored:
 
 @pytest.fixture(params=VERSIONS or [CURRENT])
 def archive(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """The backup of a released version or, as long as there is none, one that is written now."""
+    """The backup of a released version, or one that is written now as long as there is none."""
     if request.param != CURRENT:
         return releases.DIRECTORY / f"{request.param}.tar.xz"
     command = [sys.executable, "-m", "tests.support.releases", "9.9.9", "--output", str(tmp_path)]
@@ -84,7 +84,7 @@ def schema(alias: str, servers: PrivateServers) -> str:
 
 
 def differences(before: Any, after: Any, path: str) -> list[str]:
-    """Return the fields of an answer that are missing or different in a later one; new fields are allowed."""
+    """Return the fields of an answer that are missing or different in a later version; new fields are allowed."""
     if isinstance(before, dict) and isinstance(after, dict):
         pairs = [(value, after.get(name, "missing"), f"{path}.{name}") for name, value in before.items()]
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):

@@ -31,7 +31,7 @@ def in_background(caller: Caller, **request: Any) -> Begun:
 
 
 def end(begun: Begun, ending: Ending | None = None) -> Sequence[Exception | None]:
-    """End the run, as a process does that has resumed it."""
+    """End the run like a process that has resumed it."""
     gone = Failure(code="server_error", message="gone")
     step: RunEnded = begun.run(ScriptedModel()).end_idle(ending or failed(gone))
     _, change = begun.recorder.plan(step)

@@ -1,4 +1,4 @@
-"""Loading a claimed response in a worker: either its run, or an end with the reason."""
+"""Loading a claimed response in a worker: it returns the run, or ends it with the reason."""
 
 import uuid
 from dataclasses import replace
@@ -90,7 +90,7 @@ def test_a_key_that_expired_in_the_queue_does_not_fail_the_run(caller: Caller, u
 def test_a_run_claimed_or_ended_by_another_process_is_not_started(
     caller: Caller, upstream: Upstream, columns: dict[str, Any]
 ) -> None:
-    """Its upstream is deleted, so that a worker that wrongly considers the run its own would end it."""
+    """The upstream is deleted: a worker that wrongly considers the run its own would end it."""
     begun, one = claimed(caller, upstream)
     with scope.every_team():
         upstream.delete()

@@ -1,6 +1,6 @@
 """A client of the HTTP API without an SDK, with access to statuses, headers, bytes and events.
 
-It validates every response and event against the types of the endpoint, and every complete stream against the stored
+It validates every response and event with the types of the endpoint, and compares every complete stream with the stored
 response.
 """
 

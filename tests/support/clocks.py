@@ -1,4 +1,4 @@
-"""Clocks of processes that are wrong."""
+"""Wrong clocks of processes."""
 
 import struct
 import subprocess

@@ -22,19 +22,19 @@ def echo(text: str) -> bytes:
 
 
 def sleep(seconds: float) -> bytes:
-    """Wait, without CPU."""
+    """Wait without using CPU."""
     time.sleep(seconds)
     return b"slept"
 
 
 def spin() -> bytes:
-    """Take all of the CPU."""
+    """Use the CPU without end."""
     while True:
         pass
 
 
 def grow() -> bytes:
-    """Take memory without end."""
+    """Allocate memory without end."""
     taken = []
     while True:
         taken.append(bytearray(1024 * 1024))
@@ -46,7 +46,7 @@ def crash() -> bytes:
 
 
 def write_much(size: int) -> bytes:
-    """Return bytes."""
+    """Return many bytes."""
     return bytes(size)
 
 
@@ -56,7 +56,7 @@ def fail() -> bytes:
 
 
 def kill_once(path: str) -> bytes:
-    """End like a process that a system without memory kills, unless the file at the path was removed before."""
+    """Kill this process as the kernel does when memory runs out, unless the file at the path was removed before."""
     if os.path.exists(path):  # noqa: PTH110
         os.unlink(path)  # noqa: PTH108
         os.kill(os.getpid(), signal.SIGKILL)
@@ -64,7 +64,7 @@ def kill_once(path: str) -> bytes:
 
 
 def kill() -> bytes:
-    """End like a process that a system without memory kills."""
+    """Kill this process as the kernel does when memory runs out."""
     os.kill(os.getpid(), signal.SIGKILL)
     return b""
 

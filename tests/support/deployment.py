@@ -1,4 +1,4 @@
-"""A deployment of its own, whose parts tests stop: PostgreSQL, Valkey, a web process, a worker and beat."""
+"""A separate deployment whose parts tests can stop: PostgreSQL, Valkey, a web process, a worker and beat."""
 
 import os
 import shutil
@@ -184,7 +184,7 @@ class Deployment:
         eventually(lambda: self.readiness() == 200 and self.ask(model).status == 200, seconds=RECOVERY_SECONDS)
 
     def wait_until_steady(self, model: str, answers: Answers) -> float:
-        """Wait until nothing fails for some seconds, neither readiness nor a request of the load; return since when.
+        """Wait until neither readiness nor the load has failed for some seconds; return the beginning of these seconds.
 
         To be called at the end of a fault: fails if that is later than `RECOVERY_SECONDS` from now.
         """
@@ -201,9 +201,9 @@ class Deployment:
         return since
 
     def assert_nothing_lost(self, answers: "list[Answer]", *, steady: float = 0.0, codes: Collection[str] = ()) -> None:
-        """Assert that each answer is the right one, and stored as such, or one of these errors and asks for a retry.
+        """Assert that each answer is correct and stored, or is one of these errors and asks for a retry.
 
-        Requests after `steady`, the result of `wait_until_steady`, must neither fail nor wait; without it, none.
+        Requests after `steady`, the result of `wait_until_steady`, may neither fail nor wait; by default, none may.
         """
         failures = [answer for answer in answers if answer.status != 200]
         assert [each for each in failures if each.status != 503 or each.code not in codes] == []
@@ -354,7 +354,7 @@ def running_deployment(*, network: Network | None = None, **variables: str) -> I
 
 
 def script_fixture() -> Any:
-    """Return a fixture of `Deployment.script` for the module's fixture `deployment`, which works before and after."""
+    """Return a fixture of `Deployment.script` for `deployment`, which must work before and after the test."""
 
     @pytest.fixture
     def script(deployment: Deployment) -> Iterator[Script]:

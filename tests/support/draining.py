@@ -1,4 +1,4 @@
-"""How long stopping processes take at most, by the defaults of the settings: tests run with others."""
+"""The longest time that stopping processes take with the default settings; tests run with other settings."""
 
 import re
 from pathlib import Path

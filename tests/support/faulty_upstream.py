@@ -1,4 +1,4 @@
-"""A model server, written byte by byte, whose answers fail in a way that the test chooses.
+"""A model server on raw sockets whose answers fail in a way that the test chooses.
 
 It has the APIs of chat completions and responses, and the endpoints that store nothing.
 """
@@ -25,7 +25,7 @@ _ZEROS = gzip.compress(bytes(64 * 2**20))
 
 @dataclass(frozen=True, kw_only=True)
 class Healthy:
-    """The answer to a request without the fault. `event` is one of a stream that may come again and again."""
+    """The answer to a request without the fault. `event` is an event of a stream that may be repeated without end."""
 
     content_type: str
     body: bytes
@@ -181,7 +181,7 @@ async def endless_chunk(writer: asyncio.StreamWriter, answer: Healthy) -> None:
 
 
 async def invalid_chunk(writer: asyncio.StreamWriter, answer: Healthy) -> None:
-    """Send a chunk whose size is no number."""
+    """Send a chunk whose size is not a number."""
     writer.write(answer.head(more="Transfer-Encoding: chunked\r\n") + b"hello\r\n")
     await writer.drain()
 

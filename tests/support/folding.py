@@ -1,8 +1,7 @@
 """Reconstruction of a response from the events of a stream, here and by the SDK.
 
-Deltas are added up here and held to every `done` that follows them, so that a client which reads only deltas, one which
-reads only what is done, and one which reads only the end all get the same. The engine has a fold of its own; this one
-is not it, on purpose.
+Deltas are added up and compared with every following `done`, so that clients which read only deltas, only `done` events
+or only the last event get the same. This is deliberately independent of the fold in the engine.
 """
 
 import copy
@@ -114,7 +113,7 @@ class Folded:
 
 
 def _without_additional(value: Any) -> Any:
-    """Return JSON without the additional fields that tests let an upstream send: no delta announces them."""
+    """Return JSON without the additional fields that an upstream sends in tests, because no delta has them."""
     match value:
         case dict():
             return {key: _without_additional(entry) for key, entry in value.items() if key != "later"}

@@ -1,7 +1,7 @@
 """Locks for the network interfaces of this machine, shared by all processes and runs of tests.
 
 Chromium aborts all its requests, those on loopback too, when an address of any interface appears or disappears, so that
-a page lacks one of its scripts. No test may add or remove an address while another one uses a browser.
+a page lacks one of its scripts. No test may add or remove an address while another test uses a browser.
 """
 
 import fcntl
@@ -13,14 +13,14 @@ from pathlib import Path
 
 @contextmanager
 def unchanged() -> Iterator[None]:
-    """Keep other tests from changing the addresses of interfaces inside the block."""
+    """Prevent other tests from changing the addresses of interfaces inside the block."""
     with _locked(fcntl.LOCK_SH):
         yield
 
 
 @contextmanager
 def changing() -> Iterator[None]:
-    """Wait until no test needs unchanged interfaces, and let none begin inside the block."""
+    """Wait until no test needs unchanged interfaces, and keep such tests waiting inside the block."""
     with _locked(fcntl.LOCK_EX):
         yield
 

@@ -1,4 +1,4 @@
-"""A scripted llama-server: takes its options and variables, needs time to load, and asks for its key.
+"""A scripted llama-server: accepts its options and variables, needs time to load, and requires its key.
 
 `python -m tests.support.llama_server --model FILE --host HOST --port PORT --alias NAME`
 """

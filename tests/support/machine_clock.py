@@ -1,10 +1,9 @@
-"""A clock for the limits of tests, which counts the seconds of a machine as fast as the one they were written for.
+"""A clock for time limits of tests, in seconds of the machine for which they were written.
 
-What takes two seconds on an idle machine takes ten where others use the processor, and a virtual machine may stand
-still for seconds. Such seconds count for less, or not at all. A process of its own looks ten times a second at how long
-a fixed computation takes, how many threads wait for a processor and how late it was woken up: in the process of the
-tests, their own work would make the machine look slow. Only for limits: what must take at least some time is measured
-with `time.monotonic`.
+Work that takes two seconds on an idle machine takes ten on a busy one, and a virtual machine may pause for seconds.
+Such seconds count less, or not at all. Ten times a second, a separate process measures the time of a fixed computation,
+the number of threads that wait for a processor and its own wake-up latency. In the process of the tests, their own work
+would make the machine look slow. Use it for upper limits only: minimum durations are measured with `time.monotonic`.
 """
 
 import atexit
@@ -68,7 +67,7 @@ def _clock() -> _Clock:
 
 
 def _keep_time(memory: mmap.mmap, parent: int) -> None:
-    """Write how many seconds count so far, and when that was, until the parent has ended."""
+    """Write the number of counted seconds and the time of that count until the parent has ended."""
     counted, cores = 0.0, os.cpu_count() or 1
     written_at = time.monotonic()
     while os.getppid() == parent:

@@ -1,7 +1,7 @@
-"""Upstream that bills the most that a request allows, and the calls of every kind that are sent to it.
+"""Upstream that bills the maximum that a request allows, and calls of every kind.
 
-What the size of a request does not bound, images, files, compressed audio and output without a stated maximum, is
-billed as the most that the model's capabilities declare, or as a fortune if they declare nothing.
+Images, files, compressed audio and output without a maximum are not bounded by the size of a request. The upstream
+bills the maximum in the model's capabilities for them, or a very large amount if there is none.
 """
 
 import base64
@@ -64,7 +64,7 @@ def wav(size: int, *, rate: int = 8_000, claims: int | None = None) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Maximum:
-    """The upstream's own view of what a request may be billed. `declared`: the model has the capabilities above."""
+    """The upstream's own maximum bill of a request. `declared`: the model has the capabilities above."""
 
     declared: bool
 
@@ -140,7 +140,7 @@ class Bill:
 
     @property
     def cost(self) -> Decimal:
-        """Return what it costs at the list prices, in dollars."""
+        """Return its cost in dollars at the list prices."""
         calls = _LIST["call"] * (self.images or 1)
         if self.seconds is not None:
             return calls + Decimal(self.seconds) * _LIST["audio_second"]
@@ -207,7 +207,7 @@ def _events(contents: list[bytes]) -> web.Response:
 
 
 def _named(spent: dict[str, Any]) -> dict[str, Any]:
-    """Return the usage in the words of the endpoints of images and audio."""
+    """Return the usage with the field names of the endpoints of images and audio."""
     return {
         "input_tokens": spent["prompt_tokens"],
         "output_tokens": spent["completion_tokens"],

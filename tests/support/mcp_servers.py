@@ -56,8 +56,8 @@ _MORE = tuple(_tool(f"tool_{number:03}", f"Number {number}.", _EMPTY, _READS) fo
 class McpServer:
     """A running server. `calls` are the called tools with their arguments, in order, `metas` the `_meta` of the calls.
 
-    Requests with a `protected` method or path and without the token get the status `refusal`. In the answers, bytes are
-    `replaced` by others of the same length.
+    Requests without the token whose method or path is in `protected` get the status `refusal`. `replaced` maps bytes of
+    answers to others of the same length.
     """
 
     url: str = ""
@@ -211,7 +211,7 @@ class _Authentication:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, but it starts and stops without polling every 0.1 s."""
+    """uvicorn without the delay of polling when it starts and stops."""
 
     def __init__(self, app: ASGIApp) -> None:
         super().__init__(

@@ -22,9 +22,9 @@ _SAME_NAME = 0xC00C
 
 @dataclass
 class NameServer:
-    """The server. `answers` has the addresses of a name by the first letters of its label: a list for each query.
+    """The server. `answers` maps the first letters of a name's label to its addresses: a list for each query; further
 
-    Queries beyond the last list get that again. `queries` counts the queries of each name.
+    queries get the last list. `queries` counts the queries of each name.
     """
 
     answers: Mapping[str, Sequence[Sequence[str]]]

@@ -52,7 +52,7 @@ class Link:
 class Network:
     """The namespaces `web`, `worker` and `beat`, each with a link to each of the servers.
 
-    The servers have an address for all namespaces, and `web_address` is that of the web process for clients.
+    The servers have an address for all namespaces, and clients reach the web process at `web_address`.
     """
 
     def __init__(self, undo: ExitStack) -> None:

@@ -1,4 +1,4 @@
-"""Answers of upstreams with the Responses API made out of all their quirks at once, with what they mean."""
+"""Random answers of upstreams with the Responses API that combine all their quirks, with their meaning."""
 
 from collections.abc import Iterator
 from random import Random
@@ -13,7 +13,7 @@ FAILED = ("failed", "incomplete", "cancelled")
 
 
 class _Writer:
-    """Writer of one random answer. `is_confused`: its events do not match its items, and only its end is right."""
+    """Writer of one random answer. `is_confused`: its events do not match its items; only its last event is correct."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -54,7 +54,7 @@ class _Writer:
         return items
 
     def place(self, number: int, item: Item) -> dict[str, Any]:
-        """Return the fields of an event that say which item it belongs to."""
+        """Return the fields of an event that identify its item."""
         named = {"item_id": item["id"]} if self.has_ids else {}
         if self.numbering == "absent":
             return named
@@ -62,7 +62,7 @@ class _Writer:
         return {"output_index": numbered, **named}
 
     def in_item(self, number: int, item: Item, **part: int) -> dict[str, Any]:
-        """Return the fields of an event that say which part it belongs to."""
+        """Return the fields of an event that identify its part."""
         return {**self.place(number, item), **({} if self.numbering == "absent" else part)}
 
     def deltas(self, number: int, item: Item) -> Iterator[Event]:
@@ -90,7 +90,7 @@ class _Writer:
             yield event(kind, **place, delta=piece)
 
     def streamed(self, number: int, item: Item) -> list[Event]:
-        """Return the events of an item, which a converter can always tell apart from those of others."""
+        """Return the events of an item, which a converter can always assign to it."""
         numbered = {} if self.numbering == "absent" else {"output_index": self.place(number, item)["output_index"]}
         opening = {**item, "status": "in_progress"}
         for name in {"content", "summary", "arguments"} & set(item):
@@ -107,7 +107,7 @@ class _Writer:
         return [added, *self.deltas(number, item), *([final] if has_end else [])]
 
     def confused(self, events: list[Event], items: list[Item]) -> list[Event]:
-        """Return events of which some belong to no item, or to one that cannot hold them."""
+        """Return events of which some belong to no item or to the wrong item."""
         strays: dict[str, Event] = {
             "reasoning": event("reasoning_summary_text.delta", summary_index=0, delta="stray "),
             "message": event("output_text.delta", content_index=self.random.randint(0, 2), delta="stray "),
@@ -174,7 +174,7 @@ def odd_response(random: Random) -> OddAnswer:
 
 
 def _failure(random: Random) -> list[Event]:
-    """Return the last events of an answer that was cut."""
+    """Return the last events of a truncated answer."""
     reason = {"reason": random.choice(("max_output_tokens", "content_filter", None))}
     endings: list[list[Event]] = [
         [],

@@ -1,4 +1,4 @@
-"""Answers of chat-completions upstreams made out of all their quirks at once, with what they mean."""
+"""Random answers of chat-completions upstreams that combine all their quirks, with their meaning."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ HOSTED, OWN = "look", "tell"
 class OddAnswer:
     """An answer. `pieces` is the chunks or events of a stream, or one document if `is_document`.
 
-    The expected content is that of a complete answer; one that `is_cut` has a beginning of it.
+    The expected content is that of a complete answer; if `is_cut`, a beginning of it was sent.
     """
 
     pieces: list[Chunk]

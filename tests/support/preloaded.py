@@ -1,9 +1,9 @@
 """Processes of the platform that are forked from one that has loaded its code, as `manage.py web --processes` does.
 
 Loading takes seconds of CPU time, and tests of failures start hundreds of processes. One template has loaded libraries
-and the modules that read no settings while they are loaded. It forks commands that end by themselves. For each server
-and environment, it also forks a template that loads the code of the server with this environment and forks the server.
-Tests of the launcher and of `up` start processes as in production.
+and the modules that need no settings. It forks short-lived commands. For each server and environment, it also forks a
+template that loads the code of the server with this environment and forks the server. Tests of the launcher and of `up`
+start processes as in production.
 """
 
 import atexit
@@ -121,8 +121,8 @@ def start(
 ) -> Process:
     """Start `manage.py` with these arguments; its output goes to the file descriptor `output`.
 
-    `prefix` are the words of a program that runs the command. With `new_session` it leads a session. `network` is the
-    name of its network namespace.
+    `prefix` are the words of a program that runs the command. `new_session` makes it the leader of a new session.
+    `network` is the name of its network namespace.
     """
     if prefix or not environment.keys().isdisjoint(_NEEDS_A_START):
         command = [*prefix, sys.executable, "manage.py", *arguments]
@@ -200,7 +200,7 @@ def _libraries() -> "_Template":
 class _Order:
     """A process to fork, with the file descriptors of its output and its errors.
 
-    `is_template`: it forks other processes, by the orders on a socket, which is its only file descriptor.
+    `is_template`: it forks other processes on orders from a socket, its only file descriptor.
     """
 
     arguments: Sequence[str]
@@ -212,7 +212,7 @@ class _Order:
 
 
 class _TemplateEnded(Exception):
-    """The template has ended: its settings were refused."""
+    """The template has ended because its settings were refused."""
 
 
 class _Template:
@@ -269,7 +269,7 @@ class _Template:
             return None not in self._codes.values()
 
     def exit_code(self, pid: int, *, timeout: float | None) -> int | None:
-        """Return the exit code of a process, after at most so many seconds; None while it runs."""
+        """Return the exit code of a process after at most this many seconds, or None while it runs."""
         with self._ended:
             self._ended.wait_for(lambda: self._codes[pid] is not None, timeout)
             return self._codes[pid]
@@ -389,7 +389,7 @@ def _become(
     network: str,
     is_template: bool,
 ) -> NoReturn:
-    """Run a command or a template in this process, which the kernel ends with the one that forked it."""
+    """Run a command or a template in this process, which the kernel kills when its parent ends."""
     if _libc is not None:
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if new_session:

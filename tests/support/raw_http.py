@@ -1,4 +1,4 @@
-"""Requests byte by byte: heads and bodies that no HTTP client would send."""
+"""Raw HTTP requests: heads and bodies that no HTTP client would send."""
 
 import socket
 import ssl

@@ -1,6 +1,6 @@
 """Databases of released versions, from which tests upgrade.
 
-`.venv/bin/python -m tests.support.releases 0.2.0` writes two files of the version that the checkout is:
+`.venv/bin/python -m tests.support.releases 0.2.0` writes two files for the version of the checkout:
 
 - `0.2.0.tar.xz`: a backup of a database with a row in every table, and `release.json` with its keys and with answers of
   its API;
@@ -59,7 +59,7 @@ _MODULES = re.compile(r"\b(?:[a-z_]\w*\.)+(?=\w)")
 
 
 def migration_hashes(*, root: Path = ROOT) -> str:
-    """Return the SHA-256 of what each migration of the checkout does, in the form of sha256sum."""
+    """Return the SHA-256 of the operations of each migration, in the format of sha256sum."""
     folders = [root / app for app in ("conversations", "platform", "responses", "tenants")]
     files = sorted(file for folder in folders for file in folder.glob("**/migrations/0*.py"))
     return "".join(f"{_digest(file)}  {file.relative_to(root)}\n" for file in files)
@@ -117,7 +117,7 @@ def write(directory: Path, *, version: str) -> Path:
 
 
 def _call_api(url: str, secret: str) -> None:
-    """Create objects of kinds that the demonstration data does not have."""
+    """Create objects of kinds that are missing in the demonstration data."""
     import httpx2
 
     with httpx2.Client(base_url=f"{url}/v1", headers={"Authorization": f"Bearer {secret}"}, timeout=PATIENCE) as http:
@@ -138,7 +138,7 @@ def _call_api(url: str, secret: str) -> None:
 
 
 def _read_answers(url: str, secret: str) -> dict[str, Any]:
-    """Return the answers of the API for all objects that do not change any more; of bytes, the SHA-256."""
+    """Return the answers of the API for all objects that do not change any more; for bytes, their SHA-256."""
     import httpx2
 
     answers: dict[str, Any] = {}

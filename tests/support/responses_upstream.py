@@ -1,6 +1,6 @@
 """A scripted upstream with the Responses API, and helpers that build its events.
 
-It is the scripted upstream under another path. Ids and sequence numbers are the upstream's own and must not reach
+It runs the scripted upstream at another path. Ids and sequence numbers are the upstream's own and must not reach
 clients.
 """
 

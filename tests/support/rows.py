@@ -1,4 +1,4 @@
-"""Searches for what must not come to rest: in every table, in backups, Redis, logs, traces and pages.
+"""Searches for secrets in every table, backups, Redis, logs, traces and pages.
 
 Secrets are found as they are, in base64, encoded for a URL and escaped as in JSON, also within compressed data.
 """
@@ -69,7 +69,7 @@ _FOR_URLS = bytes.maketrans(b"+/", b"-_")
 
 
 def occurrences(content: bytes, secret: str) -> list[bytes]:
-    """Return where a content has a secret, with the text around it."""
+    """Return the places where a content has a secret, with the surrounding text."""
     found, text = [], _readable(content)
     for spelling in spellings(secret):
         if spelling in text:

@@ -1,4 +1,4 @@
-"""Sizes of checks that repeat something many times: CI runs a sample, `python -m benchmarks` runs all of it.
+"""Sizes of checks with many repetitions: CI runs a sample, `python -m benchmarks` runs all repetitions.
 
 Both use the same code and differ only in the counts. `benchmarks/full_size.py` sets the variables.
 """
@@ -36,9 +36,9 @@ def rest_at_night(values: Iterable[object], *, first: int) -> list[object]:
 
 
 def covering(cases: Sequence[Mapping[str, Hashable]], *, key: str) -> set[int]:
-    """Return the places of a few cases in which each value of each parameter occurs at least once.
+    """Return the indexes of a few cases in which each value of each parameter occurs at least once.
 
-    A case has an identifier of the value of each parameter. Of several sets of cases, `key` selects one.
+    A case has an identifier of the value of each parameter. `key` selects one of several possible sets of cases.
     """
     missing = {value for case in cases for value in case.items()}
     order = random.Random(f"{SEED} {key}").sample(range(len(cases)), len(cases))

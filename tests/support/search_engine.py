@@ -24,9 +24,9 @@ PAGE = """<!doctype html><html><head><title>All about &amp; around cats</title><
 class SearchServer:
     """A search engine that records its requests.
 
-    `queries` and `pages` are the recorded searches and fetched pages; `results` overrides the results. `more` has
-    further pages by path with their types, `redirects` redirects by path. Searches are answered while `opened` is
-    set, or only those for `slow_query` wait for it.
+    `queries` and `pages` are the recorded searches and fetched pages; `results` replaces the results. `more` has
+    further pages by path with their types, `redirects` redirects by path. Searches wait until `opened` is set; with
+    `slow_query`, only searches for it wait.
     """
 
     url: str = ""

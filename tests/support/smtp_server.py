@@ -1,4 +1,4 @@
-"""An SMTP server over loopback that keeps what it receives and refuses what a test tells it to."""
+"""An SMTP server over loopback that stores received mails and refuses messages as scripted."""
 
 import asyncio
 import base64
@@ -21,7 +21,7 @@ class SmtpServer:
     """The server. `answers` are the next answers to the end of a message, followed by 250.
 
     Messages to addresses in `refused` get 550. With a `password`, clients must sign in as `platform`. While `gate` is
-    closed, the server accepts connections but says nothing.
+    closed, the server accepts connections but sends nothing.
     """
 
     port: int = 0

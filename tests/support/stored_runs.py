@@ -42,7 +42,7 @@ class Begun:
     opening: bytes
 
     def run(self, model: LanguageModel, hosted: HostedTool | Toolbox | None = None) -> Run:
-        """Return the run, to be driven by the test."""
+        """Return the run, whose steps the test executes."""
         return Run(self.context, RunState(), model=model, tools=toolbox(hosted), now=now)
 
     def live(self, model: LanguageModel, *, grace_seconds: float | None = 30) -> LiveRun:
@@ -136,7 +136,7 @@ def body_of(begun: Begun) -> dict[str, Any]:
 
 
 async def everything_written(begun: Begun) -> None:
-    """Wait until all changes submitted to the writer before are committed."""
+    """Wait until all changes submitted so far are committed."""
     await writer.submit(Change(team_id=begun.who.team_id))
 
 

@@ -1,6 +1,6 @@
 """Rules for every stream: sequence numbers, order of events, equality with the stored response.
 
-The order of events is defined here independently of the engine, on purpose.
+The order of events is deliberately defined independently of the engine.
 """
 
 import re
@@ -59,7 +59,7 @@ def types(events: Sequence[Event]) -> list[str]:
 def check_stream(events: Sequence[Event], seen: Sequence[Any], retrieve: Retrieve) -> None:
     """Check a complete stream. `seen` are its events as parsed by the SDK.
 
-    Of a stream that starts after 0, only sequence numbers and the last response are checked.
+    If a stream starts after 0, only its sequence numbers and its last response are checked.
     """
     if not events or "sequence_number" not in events[-1]:
         return  # an error without a response, or one because the log cannot be read

@@ -27,7 +27,7 @@ class Proxy:
         self._cut_at = words
 
     def stall_at(self, words: bytes) -> None:
-        """Forward nothing more of the direction in which these bytes come first; its connection stays open."""
+        """Stop forwarding the direction in which these bytes occur first; the connection stays open."""
         self._stall_at = words
 
     @property

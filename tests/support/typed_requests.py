@@ -20,9 +20,9 @@ def _hints(kind: Any) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestGenerator:
-    """Generates values of types. `values` has the values of keys by name, used where the type is open.
+    """Generates values of types. `values` has values by key name, used where the type allows any value.
 
-    `numbers` are the limits of numbers by name. `few` is the expected number of optional keys of an object.
+    `numbers` has limits of numbers by key name. `few` is the expected number of optional keys of an object.
     """
 
     rng: random.Random

@@ -1,8 +1,8 @@
 """A chat-completions server over real HTTP with scripted answers.
 
-A streamed answer of nothing but chunks becomes one JSON document if the request asks for that, as with real servers.
-A `Script` belongs to one model name. It records every request, and fails the test if it is called more or less often
-than scripted.
+A streamed answer of only chunks becomes one JSON document if the request is not streamed, as on real servers. A
+`Script` belongs to one model name. It records every request, and fails the test if it is called more or less often than
+scripted.
 """
 
 import asyncio

@@ -7,7 +7,7 @@ from tests.support.waiting import eventually
 
 
 def stored_usage_records(caller: Caller) -> list[UsageRecord]:
-    """Return the usage records of the test's team in the order of their ends; those of one request appear together."""
+    """Return the test team's usage records in the order of their ends; records of one request appear together."""
     with scope.team(caller.team.pk):
         return list(UsageRecord.objects.order_by("occurred_at", "id"))
 
@@ -19,7 +19,7 @@ def usage_record(caller: Caller) -> UsageRecord:
 
 
 def usage_records(caller: Caller, count: int) -> list[UsageRecord]:
-    """Return the usage records of the test's team in the order of their ends, once there are so many."""
+    """Return the usage records of the test's team in the order of their ends, once there are this many."""
 
     def found() -> list[UsageRecord]:
         rows = stored_usage_records(caller)

@@ -1,7 +1,7 @@
 """Strict validation of every response and event against the SDK's types and the Open Responses document.
 
-Strictly: nothing missing, no wrong type, no unknown `type`, no key that the types do not know. The SDK itself would
-hand a user whatever we send. What departs from either is listed in `tests.support.type_deviations`, with its reason.
+Missing keys, wrong types, unknown values of `type` and unknown keys are errors. The SDK itself would pass them on to
+the user. `tests.support.type_deviations` lists all deviations with their reasons.
 """
 
 import copy

@@ -30,7 +30,7 @@ def eventually(look: Callable[[], Found], *, seconds: float = PATIENCE) -> Found
 def half_a_second(request: Callable[[], object]) -> timedelta:
     """Return half a second or, if that is more, the time of a hundred calls of `request`.
 
-    What takes half a second passes through five processes, each of which waits for the processor of a busy machine.
+    An update within half a second passes through five processes, each of which waits for a processor on a busy machine.
     """
     began = machine_time()
     for _ in range(100):

@@ -1,4 +1,4 @@
-"""The platform's web process, as it runs in production: started, awaited, read and ended."""
+"""The platform's web process, as it runs in production."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Requests with new work, which a process refuses while it is overloaded or shuts down, and those that it serves."""
+"""Requests with new work, which a process refuses under overload and during a shutdown, and requests that it serves."""
 
 from server.api_urls import ENDPOINTS
 

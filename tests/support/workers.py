@@ -102,7 +102,7 @@ def running_worker(*, concurrency: int = 200, prefix: Sequence[str] = (), **vari
 
 @contextmanager
 def other_workers_suspended() -> Iterator[None]:
-    """Stop the workers that run with SIGSTOP inside the block, so that only those that are started in it claim work."""
+    """Stop the workers that run with SIGSTOP inside the block, so that only workers started in it claim work."""
     with ExitStack() as stack:
         for process in RUNNING:
             stack.enter_context(process.suspended())

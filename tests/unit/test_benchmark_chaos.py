@@ -1,4 +1,4 @@
-"""Checks of the chaos benchmark: faults in event logs, and inputs that a model should not have read."""
+"""Checks of the chaos benchmark: defective event logs and wrong model inputs."""
 
 import json
 from dataclasses import replace

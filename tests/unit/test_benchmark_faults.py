@@ -1,4 +1,4 @@
-"""Checks of the chaos benchmark under mixed load: which requests a fault hits, and histories that are wrong."""
+"""Checks of the chaos benchmark under mixed load: requests affected by a fault, and wrong histories."""
 
 from typing import Any
 

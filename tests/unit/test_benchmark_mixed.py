@@ -1,4 +1,4 @@
-"""Benchmarks on machines of any speed: rates, latencies and memory when little or nothing could be measured."""
+"""Benchmarks on slow machines: rates, latencies and memory with few or no measurements."""
 
 import asyncio
 import subprocess

@@ -1,4 +1,4 @@
-"""Arguments of calls: which can be stored, and long ones in small pieces."""
+"""Arguments of calls: storable ones, and long ones in small pieces."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Content of chat completions in odd shapes: what is text, what is reasoning, and which choice it belongs to."""
+"""Content of chat completions in unusual forms is read as text or reasoning of the right choice."""
 
 import copy
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The clock that processes share: the database's, and what happens when somebody sets it."""
+"""The shared clock of the processes, which is the database's, and steps of that clock."""
 
 from datetime import UTC, datetime, timedelta
 

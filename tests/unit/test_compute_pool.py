@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 async def sleep(team: str, seconds: float, *, waits: bool = False) -> float:
-    """Wait in a process for a team; returns when it ended."""
+    """Wait in a process of the pool for a team; returns the time of the end."""
     with of_team(team):
         await compute(computation("sleep", seconds=60), seconds, waits=waits)
     return time.monotonic()

@@ -1,4 +1,4 @@
-"""Encrypted content: only this server decrypts it, only for the same team and purpose, with any of its keys."""
+"""Encrypted content can be decrypted only by this server, for the same team and purpose, with any of its keys."""
 
 import pytest
 from cryptography.fernet import Fernet

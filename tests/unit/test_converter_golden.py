@@ -24,7 +24,7 @@ LOGPROBS = "message.output_text.logprobs"
 
 
 async def listed(*chunks: Chunk, **request: Any) -> list[Listed]:
-    """Return the events without numbers and generated ids, and of a response only what changes."""
+    """Return the events without numbers and generated ids, and only the changing fields of a response."""
     played = await play(list(chunks), **request)
     assert_well_formed(played.events)
     events = without_ids(played.events)

@@ -1,4 +1,4 @@
-"""Parsing of an upstream's bytes into chunks, and the ways in which a stream may end."""
+"""Parsing of an upstream's bytes into chunks, and the ends of streams."""
 
 import orjson
 import pytest

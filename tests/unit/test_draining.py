@@ -1,4 +1,4 @@
-"""How many streams a stopping process cuts at a time."""
+"""The number of streams that a stopping process closes at a time."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Regular expressions that only ECMAScript knows, as the module `regex` reads them."""
+"""Regular expressions of ECMAScript, translated for the module `regex`."""
 
 import pytest
 import regex

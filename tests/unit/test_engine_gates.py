@@ -1,4 +1,4 @@
-"""Gates: which output is held back, which turns are discarded, and how often a turn is retried."""
+"""Gates: buffered output, discarded turns and retries."""
 
 from collections.abc import Sequence
 from dataclasses import replace

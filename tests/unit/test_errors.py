@@ -1,4 +1,4 @@
-"""The table of errors: every code that the server sends is in it."""
+"""The table of errors contains every code that the server sends."""
 
 import ast
 import re
@@ -28,7 +28,7 @@ def test_every_class_of_errors_is_in_the_module() -> None:
 
 @pytest.mark.slow
 def test_codes_and_statuses_are_written_in_the_table_only() -> None:
-    """Others raise the error that has the code, and a failure of a run is made from an error."""
+    """Other modules raise the error that has the code, and create failures of runs from errors."""
     names = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, ApiError)}
     wrong = []
     for path in (path for folder in PRODUCT for path in folder.rglob("*.py") if path.name != "errors.py"):

@@ -1,4 +1,4 @@
-"""Turns of requests to start, shared between teams, and who is refused in an overload."""
+"""Turns in which requests of teams start, and the teams that are refused in an overload."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -25,7 +25,7 @@ class Door:
         self.tasks: list[asyncio.Task[None]] = []
 
     async def request(self, team: str, *, weight: int = 1) -> asyncio.Event:
-        """Let a request arrive, and return the event that ends its start."""
+        """Send a request and return the event that ends its start."""
         done = asyncio.Event()
 
         async def serve() -> None:
@@ -40,7 +40,7 @@ class Door:
         return done
 
     async def finish(self) -> None:
-        """Cancel what is left."""
+        """Cancel the remaining requests."""
         for task in self.tasks:
             task.cancel()
             with suppress(asyncio.CancelledError):

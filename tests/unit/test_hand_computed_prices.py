@@ -2,7 +2,7 @@
 
 `hand_computed_prices.txt` has one call a line: the model, what it used, its condition (service tier, batch, or the time
 of the day in UTC), its cost in dollars, and the arithmetic in millionths of a dollar. Where the package genai-prices
-computes another cost from its data, the line ends with that cost and the key of the explanation below.
+computes another cost from its data, the line ends with that cost and the key of its explanation below.
 """
 
 import re

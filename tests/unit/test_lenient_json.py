@@ -1,4 +1,4 @@
-"""JSON that strict parsers refuse: what encoders of upstreams write is parsed, what was cut is not."""
+"""JSON that strict parsers refuse: nonstandard output of upstreams is parsed, truncated JSON is not."""
 
 from typing import Any
 

@@ -19,7 +19,7 @@ REQUEST = origin_of(peer="127.0.0.1", forwarded_for="", agent="", request_id="re
 
 @pytest.fixture
 def written() -> Iterator[StringIO]:
-    """The lines of both handlers of the settings."""
+    """Return the lines of both handlers of the settings."""
     stream = StringIO()
     configurator: Any = logging.config.DictConfigurator(settings.LOGGING)
     handlers = []

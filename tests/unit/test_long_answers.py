@@ -1,4 +1,4 @@
-"""Memory of the models that take long to answer."""
+"""The record of models that take long to answer."""
 
 from providers.long_answers import LongAnswers
 from tenants.directory import Route, UpstreamEndpoint

@@ -11,7 +11,7 @@ _SECONDS = 3.0
 
 
 def read(pieces: Iterable[str]) -> str:
-    """The property, read in at most so many seconds of CPU."""
+    """Return the property, which must be read within this many seconds of CPU time."""
     found = StringProperty("input")
     started = time.process_time()
     text = "".join(found.feed(piece) for piece in pieces) + found.end()

@@ -30,7 +30,7 @@ class Listing:
         return answer
 
     async def after(self, seconds: float) -> Models | None:
-        """Let time pass, look the list up, and let a refresh end."""
+        """Advance the clock, look the list up, and wait for a refresh."""
         self.time += seconds
         found = await self.lists.find(UPSTREAM)
         for _ in range(5):

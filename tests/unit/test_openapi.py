@@ -1,4 +1,4 @@
-"""The OpenAPI document as people and generators of clients read it: names of operations, tags and descriptions."""
+"""The OpenAPI document for readers and client generators: names of operations, tags and descriptions."""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""Detection of dead processes: those whose connection was there and has been missing several times."""
+"""Detection of dead processes, whose presence connection was missing in several checks."""
 
 from core.work.presence import Watch
 
@@ -16,5 +16,5 @@ def test_a_process_that_reconnects_in_time_is_alive() -> None:
 
 
 def test_a_process_that_was_never_connected_is_not_reported_dead() -> None:
-    """Behind a pooler it cannot be seen."""
+    """Its connection cannot be seen behind a pooler."""
     assert [Watch().note(["one"]) for _ in range(4)] == [[]] * 4

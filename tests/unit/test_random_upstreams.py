@@ -1,4 +1,4 @@
-"""Random answers made out of all quirks of upstreams at once, through the converter and the loop."""
+"""Random answers that combine all quirks of upstreams, through the converter and the loop."""
 
 import copy
 import re
@@ -36,7 +36,7 @@ TOOLS = [{"type": "function", "name": OWN, "parameters": {"type": "object", "pro
 
 
 class OddModel:
-    """Model that gives one odd answer, and then a plain one."""
+    """Model that gives one odd answer and then a plain answer."""
 
     def __init__(self, answer: OddAnswer) -> None:
         self._answers = [answer, OddAnswer(pieces=text("end"))]

@@ -1,4 +1,4 @@
-"""Messages for defects of a request whose path and code are not sufficient."""
+"""Messages for defects of a request that path and code do not fully describe."""
 
 from typing import Any
 

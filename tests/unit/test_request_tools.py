@@ -44,7 +44,7 @@ SDK_TOOLS: list[BaseModel] = [
 
 
 def shown(*tools: Any) -> list[dict[str, Any]]:
-    """The echo of these tools, in a request in which they may stand."""
+    """Return the echo of these tools in a valid request."""
     searches = [] if any(tool["type"] == "tool_search" for tool in tools) else [{"type": "tool_search"}]
     late = LATE.model_copy(update={"name": "later"}).model_dump()
     body = parse_create({"model": "m", "input": "Hi", "tools": [*tools, *searches, late]})

@@ -32,7 +32,7 @@ HOSTED = FunctionTool(name="search", form=CallForm.HOSTED)
 def result_of(
     *pieces: Upstream | list[Upstream], output: list[Any], status: str = "completed", **end: Any
 ) -> TurnResult:
-    """Return the result of a stream, and assert that its events are a valid stream of items that can be stored."""
+    """Return the result of a stream, and assert that its events are valid and its items can be stored."""
     made = ResponsesConverter(
         first_output_index=0,
         sampling=Sampling(tools=(LOOK, HOSTED)),

@@ -1,4 +1,4 @@
-"""Conversion of Responses events: items are complete and in order, however an upstream cuts and interleaves them."""
+"""Conversion of Responses events: items are complete and in order, even if an upstream splits and interleaves them."""
 
 from typing import Any
 
@@ -78,7 +78,7 @@ ITEMS = st.lists(st.tuples(KINDS, PARTS, st.booleans()), min_size=1, max_size=4)
 
 @st.composite
 def mixtures(draw: st.DrawFn) -> tuple[list[Upstream], list[list[str]]]:
-    """Items side by side: their events mixed at will, each item's in order; and the words of each."""
+    """Items with interleaved events in random order, each item's events in order, and the words of each item."""
     items = draw(ITEMS)
     streams = [make(index, parts, sends_all_deltas=all_) for index, (make, parts, all_) in enumerate(items)]
     mixed: list[Upstream] = [stream.pop(0) for stream in streams]

@@ -1,4 +1,4 @@
-"""Samples of cases: each row of each table of parameters occurs."""
+"""Samples of cases contain each row of each table of parameters."""
 
 from itertools import product
 

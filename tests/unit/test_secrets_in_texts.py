@@ -1,4 +1,4 @@
-"""Removal of known secrets from texts of other servers."""
+"""Redaction of known secrets in texts of other servers."""
 
 import base64
 import html

@@ -1,4 +1,4 @@
-"""Memory budget of WebSocket messages: the order in which waiting messages get their part."""
+"""Memory budget of WebSocket messages: the order in which waiting messages get memory."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -20,7 +20,7 @@ def take(budget: MessageBudget, sender: str, size: int) -> Reservation:
 
 
 async def soon(waiting: Coroutine[Any, Any, Reservation]) -> asyncio.Task[Reservation]:
-    """Start to wait for some bytes, and return when that is in the queue."""
+    """Start waiting for some bytes; return when the message is in the queue."""
     task = asyncio.create_task(waiting)
     await asyncio.sleep(0)
     return task

@@ -1,4 +1,4 @@
-"""Stop sequences: found across pieces of text, without holding back more than necessary."""
+"""Stop sequences are found across pieces of text, and no more text than necessary is buffered."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from engine.converter.stop_sequences import StopSequences
 
 
 def written(sequences: list[str], *pieces: str) -> tuple[list[str], str | None]:
-    """Return the pieces as they are written, with the held text at the end, and the sequence that was found."""
+    """Return the written pieces, with the buffered text at the end, and the sequence that was found."""
     stop = StopSequences(sequences)
     shown = [stop.feed(piece) for piece in pieces]
     return [*shown, stop.end()], stop.found

@@ -1,4 +1,4 @@
-"""Commands for operators skip Django's system checks, which examine code only; here they run once for all."""
+"""Django's system checks, which the commands skip because they examine only code."""
 
 import pytest
 from django.core.management import call_command

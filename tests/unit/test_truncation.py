@@ -20,7 +20,7 @@ def message(role: str, text: str = WORDS) -> dict[str, Any]:
 
 
 def call(call_id: str) -> dict[str, Any]:
-    """A call of a function."""
+    """Return a function call."""
     return {"type": "function_call", "call_id": call_id, "name": "f", "arguments": WORDS}
 
 
@@ -33,7 +33,7 @@ REASONING = {"type": "reasoning", "id": "rs_1", "summary": []}
 
 
 def left(*bodies: dict[str, Any], window: int | None, halved: bool = False) -> list[int]:
-    """The positions of the items that are left."""
+    """Return the positions of the remaining items."""
     items = [from_wire(body) for body in bodies]
     kept = fit(items, window=window, instructions=None, sampling=Sampling(), halved=halved)
     return [position for position, item in enumerate(items) if any(item is other for other in kept)]

@@ -1,4 +1,4 @@
-"""Errors of upstreams in every shape: what a client reads, and what it is told to do about it."""
+"""Errors of upstreams in every form: the error for the client, and whether it may retry."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Usage as upstreams report it, each in its own words."""
+"""Usage reports of upstreams, with the field names of each API."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The time of usage, which decides the period of a budget in which it counts."""
+"""The time of usage, which determines the budget period in which it counts."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Validation of bodies: a typed value, or message, path and code of the first error."""
+"""Validation of bodies returns a typed value, or the message, path and code of the first error."""
 
 from typing import Annotated, Any, Literal
 

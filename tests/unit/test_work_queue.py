@@ -69,7 +69,7 @@ async def running(loop: Numbers) -> AsyncIterator[None]:
 
 
 async def quiet() -> None:
-    """Let everything run that need not wait."""
+    """Run the event loop until all tasks wait."""
     for _ in range(20):
         await asyncio.sleep(0)
 

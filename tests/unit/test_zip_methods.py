@@ -1,4 +1,4 @@
-"""Compression methods of archives: skills and Office documents may be stored or deflated, nothing else."""
+"""Compression methods of archives: only stored and deflated skills and Office documents are read."""
 
 import zipfile
 

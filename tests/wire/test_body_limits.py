@@ -1,4 +1,4 @@
-"""Bodies of requests: who may send how much, how slowly, and what remains of the connection afterwards."""
+"""Bodies of requests: limits of size and speed by caller, and the state of the connection afterwards."""
 
 import socket
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Connections that send no request, or send one too slowly, and what is not a valid HTTP request."""
+"""Connections that send no request, a slow request or an invalid request."""
 
 import base64
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`manage.py web` on SIGTERM: it finishes or hands over what it serves, and clients lose nothing."""
+"""`manage.py web` on SIGTERM: it finishes or hands over its runs, and clients lose nothing."""
 
 import signal
 import threading
@@ -48,7 +48,7 @@ def is_ready(process: WebProcess) -> bool:
 
 @contextmanager
 def streaming(api: Api, **body: Any) -> Iterator[Iterator[bytes]]:
-    """Create a streamed response and yield its bytes, without the checks for which its process is asked once more."""
+    """Create a streamed response and yield its bytes, without the checks that send further requests to its process."""
     content = orjson.dumps({"stream": True, **body})
     headers = {**api.headers, "Content-Type": "application/json"}
     with api._http.stream("POST", f"{api._url}/responses", content=content, headers=headers) as answer:
@@ -119,7 +119,7 @@ def test_a_closed_stream_continues_on_another_process_without_gap_or_repetition(
 def test_a_run_is_handed_over_between_two_turns(
     reaching: Api, caller: Caller, script: Script, served: McpServer, worker: WorkerProcess
 ) -> None:
-    """Nothing is repeated: the tool call ends in the process that stops, the next turn is executed by a worker."""
+    """Nothing is repeated: the tool call ends in the stopping process, and a worker executes the next turn."""
     script.then(calling(("box__wait", "{}"))).say("Done.")
     with leaving(caller, seconds="20", EGRESS_ALLOW="127.0.0.1") as (process, old):
         with old.stream(model=script.model, input="Go.", tools=[tool(served)]) as live:

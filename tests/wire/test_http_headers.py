@@ -1,4 +1,4 @@
-"""Lengths, compression, caching and 405s: the parts of HTTP that do not depend on an endpoint."""
+"""Lengths, compression, caching and status 405, which do not depend on an endpoint."""
 
 import gzip
 import json
@@ -18,7 +18,7 @@ PUBLIC = ["/livez", "/version", "/openapi.json", "/docs", "/docs/guide/", "/favi
 
 
 def raw(web: WebProcess, path: str, **headers: str) -> httpx2.Response:
-    """Return an answer with its body as it was sent."""
+    """Return an answer with its undecoded body."""
     sent = {"Accept-Encoding": "identity", **{name.replace("_", "-"): value for name, value in headers.items()}}
     with httpx2.Client(timeout=PATIENCE) as http, http.stream("GET", web.url + path, headers=sent) as answer:
         answer._content = b"".join(answer.iter_raw())

@@ -1,4 +1,4 @@
-"""Clients that do not read, or hardly: they are disconnected after a while, and until then cost little memory."""
+"""Clients that read slowly or not at all are disconnected after a while, and use little memory until then."""
 
 import base64
 import socket
@@ -55,7 +55,7 @@ def post(web: WebProcess, caller: Caller, path: str, body: dict[str, Any]) -> Ra
 
 
 def connect(web: WebProcess) -> RawConnection:
-    """Connect a client whose kernel takes little."""
+    """Connect a client with a small receive buffer."""
     connection = RawConnection(web.url)
     connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
     return connection
@@ -101,7 +101,7 @@ def test_a_client_that_reads_nothing_is_disconnected_in_bounded_memory(
 
 @dataclass(frozen=True, kw_only=True)
 class Forwarded:
-    """A request whose answer is the upstream's own, of 50 MB: Linux may keep up to 36 MB for a connection."""
+    """A request whose 50 MB answer is forwarded from the upstream; Linux may buffer up to 36 MB for a connection."""
 
     path: str
     body: dict[str, Any]
@@ -110,7 +110,7 @@ class Forwarded:
 
 @pytest.fixture(scope="module")
 def speech_upstream() -> Iterator[ScriptedUpstream]:
-    """A scripted upstream that speaks."""
+    """A scripted upstream that generates speech."""
     with running_upstream(path="/v1/audio/speech") as running:
         yield running
 

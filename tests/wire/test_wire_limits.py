@@ -1,4 +1,4 @@
-"""Hostile requests, byte by byte: what no HTTP client sends reaches no application and takes no memory."""
+"""Hostile raw requests, which no HTTP client sends: they reach no application and take no memory."""
 
 import base64
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def bearer(caller: Caller) -> str:
 
 
 def post(peer: RawConnection, body: bytes, *trailers: str, **headers: str) -> None:
-    """Send a request with trailers in one piece, so that they are there when the application is called."""
+    """Send a request with trailers in one piece, so that the trailers have arrived when the application is called."""
     head = request_head("POST", "/v1/responses", Transfer_Encoding="chunked", **headers)
     peer.socket.sendall(head + in_chunks(body, *trailers))
 
@@ -352,7 +352,7 @@ def test_a_hundred_requests_in_one_piece_are_answered(server: WebProcess, caller
 
 
 def flood(server: WebProcess, *, connections: int, pieces: int) -> None:
-    """Send many requests in each piece, until the server reads no more of any connection; then read first answers."""
+    """Send many requests in each piece until the server stops reading; then read the first answers."""
     with ExitStack() as stack, ThreadPoolExecutor(connections) as threads:
         peers = [stack.enter_context(RawConnection(server.url)) for _ in range(connections)]
         list(threads.map(lambda peer: _send_without_reading(peer, pieces=pieces), peers))

@@ -33,7 +33,7 @@ def agent(**options: Any) -> Agent[Any]:
 
 
 async def pieces(watcher: Agent[Any], prompt: str) -> list[str]:
-    """Return the pieces of a streamed answer. Its last update has the whole text again, in the place of the pieces."""
+    """Return the pieces of a streamed answer. Its last update repeats the whole text."""
     parts = [part async for update in watcher.run(prompt, stream=True) for part in update.contents]
     return [part.text for part in parts if part.type == "text" and part.text and part.merge_mode == "append"]
 
