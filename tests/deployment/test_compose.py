@@ -1,4 +1,4 @@
-"""compose.yaml is valid, keeps secrets from services that need none, and starts with the output of `generate_secrets`."""
+"""compose.yaml is valid, gives each service only its own secrets, and starts with the output of `generate_secrets`."""
 
 import re
 import subprocess
