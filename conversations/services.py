@@ -11,7 +11,7 @@ from conversations.items import CompactionTrigger, InputItem, ItemReference
 from conversations.models import Conversation, Item, Placement, RemovedItem, Section, opens_context
 from core.errors import UnsupportedValue
 from tenants import scope
-from tenants.audit import audit
+from tenants.audit import audit, audit_call
 from tenants.principal import Principal
 
 _SHARE_PLACEMENTS = """
@@ -108,27 +108,23 @@ def _append(principal: Principal, conversation: Conversation, items: Sequence[In
     return [row.body for row in rows]
 
 
-def update_conversation(
-    *, principal: Principal, conversation_id: str, metadata: dict[str, str], request_id: str
-) -> Conversation:
+def update_conversation(*, principal: Principal, conversation_id: str, metadata: dict[str, str]) -> Conversation:
     """Replace the metadata of a conversation."""
     with scope.team(principal.team_id):
         conversation = access.get_conversation(principal=principal, conversation_id=conversation_id, lock=True)
         before, conversation.metadata = conversation.metadata, metadata
         conversation.save(update_fields=["metadata"])
-        audit(
-            team_id=principal.team_id,
-            actor=principal.actor,
-            action="conversation.updated",
-            target=conversation.pk,
+        audit_call(
+            principal,
+            "conversation.updated",
+            conversation.pk,
             before={"metadata": before},
             after={"metadata": metadata},
-            request_id=request_id,
         )
     return conversation
 
 
-def delete_conversation(*, team_id: str, actor: str, conversation_id: str, request_id: str, reason: str = "") -> None:
+def delete_conversation(*, team_id: str, actor: str, conversation_id: str, reason: str = "") -> None:
     """Delete a conversation, and its items that no response or fork uses.
 
     The audit log records the `actor`, and the reason if there is one.
@@ -148,13 +144,10 @@ def delete_conversation(*, team_id: str, actor: str, conversation_id: str, reque
             target=conversation_id,
             before={"items": len(keys)},
             after={"reason": reason} if reason else None,
-            request_id=request_id,
         )
 
 
-def delete_item(
-    *, team_id: str, actor: str, conversation_id: str, item_id: str, request_id: str, reason: str = ""
-) -> Conversation:
+def delete_item(*, team_id: str, actor: str, conversation_id: str, item_id: str, reason: str = "") -> Conversation:
     """Remove an item from a conversation; responses and forks that use it keep it."""
     with scope.team(team_id):
         conversation = _locked(team_id, conversation_id)
@@ -172,7 +165,6 @@ def delete_item(
             target=conversation.pk,
             before={"item": item_id},
             after={"reason": reason} if reason else None,
-            request_id=request_id,
         )
     return conversation
 

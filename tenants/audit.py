@@ -4,6 +4,7 @@ from typing import Any
 
 from core.origin import origin
 from tenants.models import AuditEvent
+from tenants.principal import Principal
 
 
 def audit(
@@ -33,3 +34,15 @@ def audit(
         address=sender.address or None,
         agent=sender.agent,
     )
+
+
+def audit_call(
+    principal: Principal,
+    action: str,
+    target: str,
+    *,
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+) -> None:
+    """Write a line of the audit log for a change that a caller of the API made in its team."""
+    audit(team_id=principal.team_id, actor=principal.actor, action=action, target=target, before=before, after=after)

@@ -139,7 +139,6 @@ class ConversationView(ApiView, path="conversations/<conv:conversation_id>"):
             principal=request.principal,
             conversation_id=conversation_id,
             metadata=body.metadata or {},
-            request_id=request.request_id,
         )
         return Response(public_conversation(conversation))
 
@@ -155,7 +154,6 @@ class ConversationView(ApiView, path="conversations/<conv:conversation_id>"):
             team_id=request.principal.team_id,
             actor=request.principal.actor,
             conversation_id=conversation_id,
-            request_id=request.request_id,
         )
         return Response({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
 
@@ -210,7 +208,6 @@ class ConversationItemView(ApiView, path="conversations/<conv:conversation_id>/i
             actor=request.principal.actor,
             conversation_id=conversation_id,
             item_id=item_id,
-            request_id=request.request_id,
         )
         return Response(public_conversation(conversation))
 

@@ -150,7 +150,7 @@ class FileView(ApiView, path="files/<file:file_id>"):
     )
     def delete(self, request: ApiRequest, file_id: str) -> Response:
         file = _find(request.principal, file_id)
-        storage.delete_file(principal=request.principal, file=file, request_id=request.request_id)
+        storage.delete_file(principal=request.principal, file=file)
         return Response({"id": file_id, "object": "file", "deleted": True})
 
 

@@ -26,7 +26,7 @@ from core.db.db_threads import in_db_thread
 from core.errors import NotFound, RequestTooLarge, ServerError
 from core.http.pagination import Page, PageRequest, keyset
 from tenants import quotas, scope
-from tenants.audit import audit
+from tenants.audit import audit_call
 from tenants.principal import Principal
 
 logger = logging.getLogger(__name__)
@@ -177,20 +177,14 @@ def publish_file(file: File) -> None:
             raise ServerError
 
 
-def delete_file(*, principal: Principal, file: File, request_id: str) -> None:
+def delete_file(*, principal: Principal, file: File) -> None:
     """Delete a file. Its content is removed after the commit, or by the next sweep if the storage fails."""
     with scope.team(principal.team_id):
         ready = File.objects.filter(pk=file.pk, state=FileState.READY)
         if ready.update(state=FileState.GONE, sweep_at=now()) != 1:
             raise unknown_file(file.pk)
-        audit(
-            team_id=principal.team_id,
-            actor=f"key:{principal.key_id}",
-            action="file.deleted",
-            target=file.pk,
-            before={"filename": file.filename, "purpose": file.purpose, "bytes": file.size, "sha256": file.sha256},
-            request_id=request_id,
-        )
+        before = {"filename": file.filename, "purpose": file.purpose, "bytes": file.size, "sha256": file.sha256}
+        audit_call(principal, "file.deleted", file.pk, before=before)
     remove(file)
 
 

@@ -40,7 +40,7 @@ from sandbox.client import (
 )
 from skills.services import MountableSkill
 from tenants import scope
-from tenants.audit import audit
+from tenants.audit import audit_call
 from tenants.principal import Principal
 
 Answer = TypeVar("Answer")
@@ -205,13 +205,13 @@ def _insert(row: Container) -> None:
         row.save(force_insert=True)
 
 
-async def delete_container(*, principal: Principal, container: Container, request_id: str) -> None:
+async def delete_container(*, principal: Principal, container: Container) -> None:
     """End a container and delete everything in it."""
 
     def remove() -> None:
         with scope.team(principal.team_id):
             Container.objects.filter(pk=container.pk).delete()
-            _audit(principal, "container.deleted", container.pk, request_id, before={"name": container.name})
+            audit_call(principal, "container.deleted", container.pk, before={"name": container.name})
 
     await in_db_thread(remove)
     # The row goes first: if the service fails, nothing can reach the container any more and it ends when idle.
@@ -292,7 +292,7 @@ async def read_file(*, container: Container, file: ContainerFile) -> AsyncGenera
             yield piece
 
 
-async def delete_file(*, principal: Principal, container: Container, file: ContainerFile, request_id: str) -> None:
+async def delete_file(*, principal: Principal, container: Container, file: ContainerFile) -> None:
     """Delete a file from a container."""
     # The model may have deleted the file already.
     with _reported(), suppress(OperationFailed):
@@ -301,7 +301,7 @@ async def delete_file(*, principal: Principal, container: Container, file: Conta
     def remove() -> None:
         with scope.team(principal.team_id):
             ContainerFile.objects.filter(pk=file.pk).delete()
-            _audit(principal, "container_file.deleted", file.pk, request_id, before={"path": file.path})
+            audit_call(principal, "container_file.deleted", file.pk, before={"path": file.path})
 
     await in_db_thread(remove)
 
@@ -355,14 +355,3 @@ def _record_files(container: Container, entries: Sequence[FileEntry], source: Fi
         ContainerFile.objects.filter(pk__in=[file.pk for file in removed]).delete()
         Container.objects.filter(pk=container.pk).update(last_active_at=at)
     return changed, removed
-
-
-def _audit(principal: Principal, action: str, target: str, request_id: str, *, before: dict[str, str]) -> None:
-    audit(
-        team_id=principal.team_id,
-        actor=f"key:{principal.key_id}",
-        action=action,
-        target=target,
-        before=before,
-        request_id=request_id,
-    )

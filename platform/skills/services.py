@@ -15,7 +15,7 @@ from skills import reader, selectors
 from skills.bundle import Bundle
 from skills.models import Skill, SkillVersion
 from tenants import scope
-from tenants.audit import audit
+from tenants.audit import audit_call
 from tenants.models import Team
 from tenants.principal import Principal
 
@@ -41,7 +41,7 @@ class MountableSkill:
         return {"name": self.name, "description": self.description, "path": path, "sha256": self.sha256}
 
 
-def create_skill(*, principal: Principal, bundle: Bundle, request_id: str) -> Skill:
+def create_skill(*, principal: Principal, bundle: Bundle) -> Skill:
     """Create a skill with its first version. Raises TooManySkills."""
     with scope.team(principal.team_id):
         _check_room(principal.team_id, bundle)
@@ -51,13 +51,11 @@ def create_skill(*, principal: Principal, bundle: Bundle, request_id: str) -> Sk
             team_id=principal.team_id, api_key_id=principal.key_id, name=bundle.name, description=bundle.description
         )
         _insert_version(skill, bundle, number=1)
-        _audit(principal, "skill.created", skill.pk, request_id, after={"name": bundle.name, "sha256": bundle.sha256})
+        audit_call(principal, "skill.created", skill.pk, after={"name": bundle.name, "sha256": bundle.sha256})
     return skill
 
 
-def create_version(
-    *, principal: Principal, skill: Skill, bundle: Bundle, is_default: bool, request_id: str
-) -> SkillVersion:
+def create_version(*, principal: Principal, skill: Skill, bundle: Bundle, is_default: bool) -> SkillVersion:
     """Add a version to a skill, and make it the default if `is_default`. Raises TooManySkills."""
     with scope.team(principal.team_id):
         _check_room(principal.team_id, bundle)
@@ -70,11 +68,11 @@ def create_version(
             _use_by_default(row, version)
         row.save()
         after = {"version": version.number, "default": is_default, "sha256": bundle.sha256}
-        _audit(principal, "skill.version_created", row.pk, request_id, after=after)
+        audit_call(principal, "skill.version_created", row.pk, after=after)
     return version
 
 
-def set_default_version(*, principal: Principal, skill: Skill, version: str, request_id: str) -> Skill:
+def set_default_version(*, principal: Principal, skill: Skill, version: str) -> Skill:
     """Change the default version of a skill. Raises NotFound for a version that it does not have."""
     with scope.team(principal.team_id):
         row = _locked(skill)
@@ -84,19 +82,19 @@ def set_default_version(*, principal: Principal, skill: Skill, version: str, req
         before = {"default_version": row.default_version}
         _use_by_default(row, found)
         row.save()
-        _audit(principal, "skill.updated", row.pk, request_id, before=before, after={"default_version": found.number})
+        audit_call(principal, "skill.updated", row.pk, before=before, after={"default_version": found.number})
     return row
 
 
-def delete_skill(*, principal: Principal, skill: Skill, request_id: str) -> None:
+def delete_skill(*, principal: Principal, skill: Skill) -> None:
     """Delete a skill with all of its versions. Containers keep the files that they have."""
     with scope.team(principal.team_id):
         row = _locked(skill, no_key=False)
-        _audit(principal, "skill.deleted", row.pk, request_id, before={"name": row.name})
+        audit_call(principal, "skill.deleted", row.pk, before={"name": row.name})
         row.delete()
 
 
-def delete_version(*, principal: Principal, skill: Skill, version: str, request_id: str) -> SkillVersion:
+def delete_version(*, principal: Principal, skill: Skill, version: str) -> SkillVersion:
     """Delete a version; with the only version, the skill is deleted. Raises NotFound.
 
     Raises InvalidValue for the default version of a skill that has others.
@@ -112,7 +110,7 @@ def delete_version(*, principal: Principal, skill: Skill, version: str, request_
             raise InvalidValue(
                 "The default version of a skill cannot be deleted. Set another default version first.", param="version"
             )
-        _audit(principal, "skill.version_deleted", row.pk, request_id, before={"version": found.number})
+        audit_call(principal, "skill.version_deleted", row.pk, before={"version": found.number})
         deleted_id = found.pk
         if newest is None:
             row.delete()
@@ -200,14 +198,3 @@ def _locked(skill: Skill, *, no_key: bool = True) -> Skill:
     if row is None:
         raise selectors.unknown_skill(skill.pk)
     return row
-
-
-def _audit(principal: Principal, action: str, target: str, request_id: str, **values: dict[str, Any]) -> None:
-    audit(
-        team_id=principal.team_id,
-        actor=f"key:{principal.key_id}",
-        action=action,
-        target=target,
-        request_id=request_id,
-        **values,
-    )

@@ -48,7 +48,6 @@ from responses.admin import cells
 from responses.webhooks import services
 from responses.webhooks.events import EVENT_TYPES
 from responses.webhooks.models import MAX_NAME, MAX_URL, WebhookDelivery, WebhookEndpoint
-from responses.webhooks.services import Actor
 from responses.webhooks.signing import hint
 from tenants.console.audited_admin import actor
 from tenants.console.roles import LEADS, OPERATORS, TeamScoped, may, teams_for
@@ -64,11 +63,6 @@ _HOURS = 24
 _STORED = ("name", "url", "event_types")
 # Characters of the last response that the list of deliveries shows.
 _SNIPPET = 80
-
-
-def audit_actor(request: HttpRequest) -> Actor:
-    """Return the user and the request id for the audit log."""
-    return Actor(name=actor(request), request_id=getattr(request, "scope", {}).get("request_id", ""))
 
 
 class EndpointFields(forms.Form):
@@ -235,7 +229,7 @@ class EndpointAdmin(TeamScoped):
             values = {name: form.cleaned_data[name] for name in _STORED}
             try:
                 endpoint = services.create_endpoint(
-                    team_id=form.cleaned_data["team"].pk, actor=audit_actor(request), **values
+                    team_id=form.cleaned_data["team"].pk, actor=actor(request), **values
                 )
             except ApiError as refused:
                 form.add_error(None, refused.message)
@@ -257,11 +251,11 @@ class EndpointAdmin(TeamScoped):
         # `obj` has the new values already; the service compares with the stored ones for the audit event.
         stored = WebhookEndpoint.objects.get(pk=obj.pk)
         values = {name: form.cleaned_data[name] for name in _STORED}
-        services.update_endpoint(endpoint=stored, actor=audit_actor(request), **values)
+        services.update_endpoint(endpoint=stored, actor=actor(request), **values)
 
     @override
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
-        services.delete_endpoint(endpoint=obj, actor=audit_actor(request))
+        services.delete_endpoint(endpoint=obj, actor=actor(request))
 
     def get_deleted_objects(
         self, objs: Any, request: HttpRequest
@@ -290,7 +284,7 @@ class EndpointAdmin(TeamScoped):
             messages.error(request, f"Test failed. {failed.message}")
         else:
             # Only a test that reached the endpoint is audited.
-            services.audit_test(endpoint=endpoint, actor=audit_actor(request), event_type=event_type, result=outcome)
+            services.audit_test(endpoint=endpoint, actor=actor(request), event_type=event_type, result=outcome)
             result = f"The endpoint responded with status {outcome.status} in {outcome.milliseconds} ms."
             (messages.success if outcome.succeeded else messages.warning)(request, result)
         return HttpResponseRedirect(self.page_of(endpoint))
@@ -307,7 +301,7 @@ class EndpointAdmin(TeamScoped):
         if request.method == "POST":
             form = RotateSecretForm(request.POST)
             keep_old = form.is_valid() and form.cleaned_data["keep_old"]
-            changed = services.rotate_secret(endpoint=endpoint, actor=audit_actor(request), keep_old=keep_old)
+            changed = services.rotate_secret(endpoint=endpoint, actor=actor(request), keep_old=keep_old)
             return self._show_secret(request, changed, "Copy the new signing secret")
         texts = {"button": "Rotate secret", "icon": "autorenew", "form": RotateSecretForm()}
         return self._confirm(request, endpoint, "Rotate the signing secret?", **texts)
@@ -324,7 +318,7 @@ class EndpointAdmin(TeamScoped):
         endpoint = self._get_managed(request, object_id)
         verb = "disable" if endpoint.enabled else "enable"
         if request.method == "POST":
-            services.set_enabled(endpoint=endpoint, actor=audit_actor(request), enabled=not endpoint.enabled)
+            services.set_enabled(endpoint=endpoint, actor=actor(request), enabled=not endpoint.enabled)
             messages.success(request, f"Endpoint {endpoint} {verb}d.")
             return HttpResponseRedirect(self.page_of(endpoint))
         description = (
@@ -417,7 +411,7 @@ class DeliveryAdmin(LogAdmin, TeamScoped):
         if request.method == "POST":
             if not delivery.endpoint.enabled:
                 messages.error(request, "The endpoint is disabled. Enable it first.")
-            elif services.resend(delivery=delivery, actor=audit_actor(request)):
+            elif services.resend(delivery=delivery, actor=actor(request)):
                 messages.success(request, "The event is being resent.")
             else:
                 messages.info(request, "An attempt is already in progress.")

@@ -17,7 +17,6 @@ from responses.webhooks.schema import (
     public_endpoint,
     with_secret,
 )
-from responses.webhooks.services import Actor
 from tenants import scope
 from tenants.models import Scope
 from tenants.views import ApiRequest, ApiView
@@ -67,7 +66,7 @@ class WebhookEndpointsView(ApiView, path="webhook_endpoints"):
     def post(self, request: ApiRequest, body: CreateWebhookEndpoint) -> Response:
         created = services.create_endpoint(
             team_id=request.principal.team_id,
-            actor=_actor(request),
+            actor=request.principal.actor,
             name=body.name,
             url=body.url,
             event_types=body.event_types,
@@ -94,7 +93,7 @@ class WebhookEndpointView(ApiView, path="webhook_endpoints/<we:endpoint_id>"):
     def post(self, request: ApiRequest, endpoint_id: str, body: UpdateWebhookEndpoint) -> Response:
         changed = services.update_endpoint(
             endpoint=_find(request, endpoint_id),
-            actor=_actor(request),
+            actor=request.principal.actor,
             name=body.name,
             url=body.url,
             event_types=body.event_types,
@@ -109,7 +108,7 @@ class WebhookEndpointView(ApiView, path="webhook_endpoints/<we:endpoint_id>"):
         note="including its deliveries",
     )
     def delete(self, request: ApiRequest, endpoint_id: str) -> Response:
-        services.delete_endpoint(endpoint=_find(request, endpoint_id), actor=_actor(request))
+        services.delete_endpoint(endpoint=_find(request, endpoint_id), actor=request.principal.actor)
         return Response({"id": endpoint_id, "object": "webhook_endpoint.deleted", "deleted": True})
 
 
@@ -126,7 +125,7 @@ class RotateWebhookSecretView(ApiView, path="webhook_endpoints/<we:endpoint_id>/
     def post(self, request: ApiRequest, endpoint_id: str, body: RotateSecret) -> Response:
         created = services.rotate_secret(
             endpoint=_find(request, endpoint_id),
-            actor=_actor(request),
+            actor=request.principal.actor,
             keep_old=bool(body.keep_old_secret_active_for_24_hours),
         )
         return Response(with_secret(created))
@@ -149,7 +148,7 @@ class SendWebhookTestView(ApiView, path="webhook_endpoints/<we:endpoint_id>/test
         outcome = await services.send_test(endpoint=endpoint, event_type=body.event_type)
         await in_db_thread(
             lambda: services.audit_test(
-                endpoint=endpoint, actor=_actor(request), event_type=body.event_type, result=outcome
+                endpoint=endpoint, actor=request.principal.actor, event_type=body.event_type, result=outcome
             )
         )
         if not outcome.succeeded:
@@ -178,10 +177,6 @@ class WebhookEventTypesView(ApiView, path="webhook_event_types"):
     )
     def get(self, _: ApiRequest) -> Response:
         return Response({"object": "list", "data": list(EVENT_TYPES)})
-
-
-def _actor(request: ApiRequest) -> Actor:
-    return Actor(name=request.principal.actor, request_id=request.request_id)
 
 
 def _find(request: ApiRequest, endpoint_id: str) -> WebhookEndpoint:

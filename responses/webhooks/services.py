@@ -1,7 +1,6 @@
 """Endpoints and deliveries, for API and admin. Each write is one transaction with its audit event."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -22,14 +21,6 @@ from tenants.principal import Principal
 
 MAX_ENDPOINTS = 20
 OVERLAP = timedelta(hours=24)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Actor:
-    """Author of a change as recorded in the audit log, with the id of the request."""
-
-    name: str
-    request_id: str = ""
 
 
 def get_endpoint(*, principal: Principal, endpoint_id: str, param: str | None = None) -> WebhookEndpoint:
@@ -61,7 +52,7 @@ def check_url(url: str) -> None:
         raise EgressRefused(refused.message, param="url") from refused
 
 
-def create_endpoint(*, team_id: str, actor: Actor, name: str, url: str, event_types: Sequence[str]) -> WebhookEndpoint:
+def create_endpoint(*, team_id: str, actor: str, name: str, url: str, event_types: Sequence[str]) -> WebhookEndpoint:
     """Create an endpoint. Raises EgressRefused, or TooManyWebhookEndpoints above the limit of a team."""
     check_url(url)
     with scope.team(team_id):
@@ -87,7 +78,7 @@ def create_endpoint(*, team_id: str, actor: Actor, name: str, url: str, event_ty
 def update_endpoint(
     *,
     endpoint: WebhookEndpoint,
-    actor: Actor,
+    actor: str,
     name: str | None = None,
     url: str | None = None,
     event_types: Sequence[str] | None = None,
@@ -115,7 +106,7 @@ def update_endpoint(
     return row
 
 
-def rotate_secret(*, endpoint: WebhookEndpoint, actor: Actor, keep_old: bool) -> WebhookEndpoint:
+def rotate_secret(*, endpoint: WebhookEndpoint, actor: str, keep_old: bool) -> WebhookEndpoint:
     """Create a new secret. With `keep_old`, deliveries carry signatures of both secrets for another 24 hours."""
     with scope.team(endpoint.team_id):
         row, at = _locked(endpoint), now()
@@ -126,7 +117,7 @@ def rotate_secret(*, endpoint: WebhookEndpoint, actor: Actor, keep_old: bool) ->
     return row
 
 
-def set_enabled(*, endpoint: WebhookEndpoint, actor: Actor, enabled: bool) -> bool:
+def set_enabled(*, endpoint: WebhookEndpoint, actor: str, enabled: bool) -> bool:
     """Enable or disable an endpoint. Return False if it was in that state already."""
     with scope.team(endpoint.team_id):
         # Pending deliveries stay in the outbox while the endpoint is disabled.
@@ -142,7 +133,7 @@ def set_enabled(*, endpoint: WebhookEndpoint, actor: Actor, enabled: bool) -> bo
     return changed == 1
 
 
-def delete_endpoint(*, endpoint: WebhookEndpoint, actor: Actor) -> None:
+def delete_endpoint(*, endpoint: WebhookEndpoint, actor: str) -> None:
     """Delete an endpoint with its deliveries. Raises NotFound if it no longer exists."""
     with scope.team(endpoint.team_id):
         # The full lock makes the outbox skip this endpoint until it is gone.
@@ -171,13 +162,13 @@ async def send_test(*, endpoint: WebhookEndpoint, event_type: str) -> AttemptRes
     return result
 
 
-def audit_test(*, endpoint: WebhookEndpoint, actor: Actor, event_type: str, result: AttemptResult) -> None:
+def audit_test(*, endpoint: WebhookEndpoint, actor: str, event_type: str, result: AttemptResult) -> None:
     """Record a sample event in the audit log."""
     with scope.team(endpoint.team_id):
         _audit(endpoint, actor, "tested", after={"event_type": event_type, "status": result.status})
 
 
-def resend(*, delivery: WebhookDelivery, actor: Actor) -> bool:
+def resend(*, delivery: WebhookDelivery, actor: str) -> bool:
     """Queue a delivery for an immediate attempt, whatever its state. Return False during an attempt."""
     with scope.team(delivery.team_id):
         # The event keeps its id, by which receivers recognize duplicates.
@@ -185,11 +176,10 @@ def resend(*, delivery: WebhookDelivery, actor: Actor) -> bool:
         if changed:
             audit(
                 team_id=delivery.team_id,
-                actor=actor.name,
+                actor=actor,
                 action="webhook_delivery.resent",
                 target=delivery.event_id,
                 after={"endpoint": delivery.endpoint_id},
-                request_id=actor.request_id,
             )
     return changed
 
@@ -209,12 +199,13 @@ def _settings(endpoint: WebhookEndpoint) -> dict[str, Any]:
     return {"name": endpoint.name, "url": endpoint.url, "event_types": list(endpoint.event_types)}
 
 
-def _audit(endpoint: WebhookEndpoint, actor: Actor, verb: str, **what: dict[str, Any]) -> None:
-    audit(
-        team_id=endpoint.team_id,
-        actor=actor.name,
-        action=f"webhook_endpoint.{verb}",
-        target=endpoint.pk,
-        request_id=actor.request_id,
-        **what,
-    )
+def _audit(
+    endpoint: WebhookEndpoint,
+    actor: str,
+    verb: str,
+    *,
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+) -> None:
+    action = f"webhook_endpoint.{verb}"
+    audit(team_id=endpoint.team_id, actor=actor, action=action, target=endpoint.pk, before=before, after=after)

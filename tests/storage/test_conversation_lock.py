@@ -298,7 +298,6 @@ def test_a_fork_and_a_deletion_keep_the_start_of_the_context(principal: Principa
         actor=principal.actor,
         conversation_id=conversation_id,
         item_id="cmp_2",
-        request_id="req_1",
     )
     with scope.team(principal.team_id):
         contexts = [

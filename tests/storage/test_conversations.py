@@ -78,10 +78,10 @@ OPERATIONS: dict[str, Callable[[Principal, str, str], object]] = {
         team_id=who.team_id, key_id=who.key_id, conversation_id=one, after=item
     ),
     "an item's end": lambda who, one, item: services.delete_item(
-        team_id=who.team_id, actor=who.actor, conversation_id=one, item_id=item, request_id=""
+        team_id=who.team_id, actor=who.actor, conversation_id=one, item_id=item
     ),
     "its end": lambda who, one, _: services.delete_conversation(
-        team_id=who.team_id, actor=who.actor, conversation_id=one, request_id=""
+        team_id=who.team_id, actor=who.actor, conversation_id=one
     ),
 }
 MOST = 12
@@ -142,7 +142,7 @@ def test_an_item_deleted_while_it_is_referenced_is_kept_or_not_found(principal: 
     item = middle_item_id(principal, one)
     gone, shared = run_concurrently(
         lambda: services.delete_item(
-            team_id=principal.team_id, actor=principal.actor, conversation_id=one, item_id=item, request_id=""
+            team_id=principal.team_id, actor=principal.actor, conversation_id=one, item_id=item
         ),
         lambda: services.append_items(principal=principal, conversation_id=other, items=[ItemReference(id=item)]),
     )
@@ -155,9 +155,7 @@ def test_an_item_deleted_while_it_is_referenced_is_kept_or_not_found(principal: 
 def test_an_append_after_the_deletion_finds_no_conversation(principal: Principal) -> None:
     one = begin(principal, 3)
     _, *added = run_concurrently(
-        lambda: services.delete_conversation(
-            team_id=principal.team_id, actor=principal.actor, conversation_id=one, request_id=""
-        ),
+        lambda: services.delete_conversation(team_id=principal.team_id, actor=principal.actor, conversation_id=one),
         *(lambda: add(principal, one, "late") for _ in range(4)),
     )
     assert all(isinstance(answer, list) or answer.status == 404 for answer in added)

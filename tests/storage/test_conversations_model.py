@@ -46,9 +46,7 @@ class World:
             case "refer" if item:
                 self._refer(names[where % len(names)], item)
             case "delete item" if item:
-                services.delete_item(
-                    team_id=self.who.team_id, actor=self.who.actor, conversation_id=one, item_id=item, request_id=""
-                )
+                services.delete_item(team_id=self.who.team_id, actor=self.who.actor, conversation_id=one, item_id=item)
                 items.remove(item)
             case "fork" if item:
                 fork = services.fork_conversation(
@@ -76,7 +74,7 @@ class World:
 
     def delete(self, one: str) -> None:
         """Delete a conversation."""
-        services.delete_conversation(team_id=self.who.team_id, actor=self.who.actor, conversation_id=one, request_id="")
+        services.delete_conversation(team_id=self.who.team_id, actor=self.who.actor, conversation_id=one)
         del self.lists[one]
 
     def check(self) -> None:

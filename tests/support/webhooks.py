@@ -17,14 +17,13 @@ from deliveries.outbox.delivery_worker import DeliveryWorker
 from responses.webhooks import outbox, services
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
 from responses.webhooks.queue import WebhookChannel
-from responses.webhooks.services import Actor
 from tenants import scope
 from tests.support.aiohttp_server import serving
 from tests.support.api import Caller
 from tests.support.waiting import PATIENCE, eventually
 
 _SECONDS = PATIENCE
-ACTOR = Actor(name="test")
+ACTOR = "test"
 EVERY_END = ("response.completed", "response.failed", "response.incomplete", "response.cancelled")
 
 

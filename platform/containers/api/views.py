@@ -113,7 +113,7 @@ class ContainerView(ApiView, path="containers/<cntr:container_id>"):
     async def delete(self, request: ApiRequest, container_id: str) -> Response:
         principal = request.principal
         container = await in_db_thread(lambda: _container(principal, container_id))
-        await services.delete_container(principal=principal, container=container, request_id=request.request_id)
+        await services.delete_container(principal=principal, container=container)
         return Response({"id": container_id, "object": "container.deleted", "deleted": True})
 
 
@@ -172,7 +172,7 @@ class ContainerFileView(ApiView, path="containers/<cntr:container_id>/files/<cfi
     async def delete(self, request: ApiRequest, container_id: str, file_id: str) -> Response:
         principal = request.principal
         container, file = await in_db_thread(lambda: _file(principal, container_id, file_id))
-        await services.delete_file(principal=principal, container=container, file=file, request_id=request.request_id)
+        await services.delete_file(principal=principal, container=container, file=file)
         return Response({"id": file_id, "object": "container.file.deleted", "deleted": True})
 
 

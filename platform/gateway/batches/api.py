@@ -85,5 +85,5 @@ class CancelBatchView(ApiView, path="batches/<batch:batch_id>/cancel"):
         note="active requests are cancelled immediately",
     )
     def post(self, request: ApiRequest, batch_id: str) -> Response:
-        batch = services.cancel_batch(principal=request.principal, batch_id=batch_id, request=info_of(request.asgi))
+        batch = services.cancel_batch(principal=request.principal, batch_id=batch_id)
         return Response(selectors.public_batch(batch))

@@ -13,7 +13,7 @@ from gateway.batches.selectors import get_batch
 from responses.models.batches import OPEN_BATCHES, Batch, BatchStatus
 from responses.runs.identity import RequestInfo
 from tenants import quotas, scope
-from tenants.audit import audit
+from tenants.audit import audit_call
 from tenants.principal import Principal
 
 _WINDOW = timedelta(hours=24)
@@ -49,7 +49,7 @@ def create_batch(*, principal: Principal, body: CreateBatch, request: RequestInf
             output_seconds=body.output_expires_after.seconds if body.output_expires_after else None,
             request_id=request.request_id,
         )
-        _note(batch, principal, "batch.created", request)
+        audit_call(principal, "batch.created", batch.pk)
     return batch
 
 
@@ -62,7 +62,7 @@ def count_open_batches(principal: Principal, key_id: str | None) -> int:
     return (rows if key_id is None else rows.filter(api_key=key_id)).count()
 
 
-def cancel_batch(*, principal: Principal, batch_id: str, request: RequestInfo) -> Batch:
+def cancel_batch(*, principal: Principal, batch_id: str) -> Batch:
     """Cancel a batch: no more lines start, running ones are stopped, results that exist are kept.
 
     Raises NotFound, or Conflict if the batch has ended.
@@ -79,18 +79,8 @@ def cancel_batch(*, principal: Principal, batch_id: str, request: RequestInfo) -
             files_retry_at=None,
         )
         if cancelled:
-            _note(batch, principal, "batch.cancelled", request)
+            audit_call(principal, "batch.cancelled", batch.pk)
         batch = get_batch(principal=principal, batch_id=batch_id)
     if batch.status not in {BatchStatus.CANCELLING, BatchStatus.CANCELLED}:
         raise Conflict(f"Cannot cancel a batch with status '{batch.status}'.")
     return batch
-
-
-def _note(batch: Batch, principal: Principal, action: str, request: RequestInfo) -> None:
-    audit(
-        team_id=batch.team_id,
-        actor=f"key:{principal.key_id}",
-        action=action,
-        target=batch.pk,
-        request_id=request.request_id,
-    )

@@ -105,7 +105,7 @@ class ChatCompletionView(ApiView, path="chat/completions/<chatcmpl:completion_id
     def delete(self, request: ApiRequest, completion_id: str) -> Response:
         principal = request.principal
         with scope.team(principal.team_id):
-            stored.delete_completion(principal=principal, completion_id=completion_id, request=info_of(request.asgi))
+            stored.delete_completion(principal=principal, completion_id=completion_id)
         return Response({"id": completion_id, "object": "chat.completion.deleted", "deleted": True})
 
 

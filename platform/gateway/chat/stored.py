@@ -13,10 +13,9 @@ from core.ids import new_id
 from engine.converter.chat import Chunk
 from gateway.chat.requests import ChatRequest
 from responses.models import ChatCompletion
-from responses.runs.identity import RequestInfo
 from responses.runs.rows import Row, new_row
 from responses.runs.usage_records import RoutedCall
-from tenants.audit import audit
+from tenants.audit import audit_call
 from tenants.principal import Principal
 
 _NOT_PARAMETERS = {"messages", "metadata", "store", "stream", "stream_options"}
@@ -121,14 +120,8 @@ def replace_metadata(*, principal: Principal, completion_id: str, metadata: dict
     return completion
 
 
-def delete_completion(*, principal: Principal, completion_id: str, request: RequestInfo) -> None:
+def delete_completion(*, principal: Principal, completion_id: str) -> None:
     """Delete a completion with its messages; raises `NotFound`."""
     completion = get_completion(principal=principal, completion_id=completion_id)
-    audit(
-        team_id=principal.team_id,
-        actor=f"key:{principal.key_id}",
-        action="chat_completion.deleted",
-        target=completion.pk,
-        request_id=request.request_id,
-    )
+    audit_call(principal, "chat_completion.deleted", completion.pk)
     completion.delete()

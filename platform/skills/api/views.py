@@ -63,9 +63,7 @@ class SkillsView(ApiView, path="skills"):
     )
     async def post(self, request: ApiRequest) -> Response:
         bundle = await read_skill(request.asgi["body"], header(request.asgi, b"content-type"))
-        made = await in_db_thread(
-            lambda: services.create_skill(principal=request.principal, bundle=bundle, request_id=request.request_id)
-        )
+        made = await in_db_thread(lambda: services.create_skill(principal=request.principal, bundle=bundle))
         return Response(selectors.public_skill(made))
 
     @Endpoint(Scope.SKILLS_READ, "List skills", query=(_PAGE,), returns=_SKILL.page())
@@ -88,7 +86,6 @@ class SkillView(ApiView, path="skills/<str:skill_id>"):
             principal=request.principal,
             skill=_skill(request, skill_id),
             version=body.default_version,
-            request_id=request.request_id,
         )
         return Response(selectors.public_skill(changed))
 
@@ -100,9 +97,7 @@ class SkillView(ApiView, path="skills/<str:skill_id>"):
         note="with all of its versions",
     )
     def delete(self, request: ApiRequest, skill_id: str) -> Response:
-        services.delete_skill(
-            principal=request.principal, skill=_skill(request, skill_id), request_id=request.request_id
-        )
+        services.delete_skill(principal=request.principal, skill=_skill(request, skill_id))
         return Response({"id": skill_id, "object": "skill.deleted", "deleted": True})
 
 
@@ -141,7 +136,6 @@ class SkillVersionsView(ApiView, path="skills/<str:skill_id>/versions"):
                 skill=skill,
                 bundle=bundle,
                 is_default=is_default,
-                request_id=request.request_id,
             )
         )
         return Response(selectors.public_version(made))
@@ -176,7 +170,6 @@ class SkillVersionView(ApiView, path="skills/<str:skill_id>/versions/<str:versio
             principal=request.principal,
             skill=_skill(request, skill_id),
             version=version,
-            request_id=request.request_id,
         )
         return Response(
             {"id": gone.pk, "object": "skill.version.deleted", "deleted": True, "version": str(gone.number)}

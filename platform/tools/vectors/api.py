@@ -124,9 +124,7 @@ class VectorStoreView(ApiView, path="vector_stores/<vs:vector_store_id>"):
 
     @Endpoint(Scope.VECTOR_STORES_WRITE, "Update a vector store", body=UpdateStore, query=(), returns=_STORE)
     def post(self, request: ApiRequest, vector_store_id: str, body: UpdateStore) -> Response:
-        changed = services.update_store(
-            principal=request.principal, store_id=vector_store_id, body=body, request_id=request.request_id
-        )
+        changed = services.update_store(principal=request.principal, store_id=vector_store_id, body=body)
         return Response(public_store(changed))
 
     @Endpoint(
@@ -137,7 +135,7 @@ class VectorStoreView(ApiView, path="vector_stores/<vs:vector_store_id>"):
         note="its files are kept",
     )
     def delete(self, request: ApiRequest, vector_store_id: str) -> Response:
-        services.delete_store(principal=request.principal, store_id=vector_store_id, request_id=request.request_id)
+        services.delete_store(principal=request.principal, store_id=vector_store_id)
         return Response({"id": vector_store_id, "object": "vector_store.deleted", "deleted": True})
 
 

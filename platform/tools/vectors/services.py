@@ -12,7 +12,7 @@ from core.errors import InvalidValue
 from core.work.worker_messages import WorkerMessage
 from responses.models.vector_stores import EntryStatus, VectorStore, VectorStoreBatch, VectorStoreFile
 from tenants import scope
-from tenants.audit import audit
+from tenants.audit import audit_call
 from tenants.principal import Principal
 from tools.vectors import embedding, schema, selectors
 from tools.vectors.removal import lock_store, remove_files
@@ -41,7 +41,7 @@ def create_store(*, principal: Principal, body: CreateStore, request_id: str) ->
         return selectors.get_store(principal=principal, store_id=store.pk)
 
 
-def update_store(*, principal: Principal, store_id: str, body: UpdateStore, request_id: str) -> VectorStore:
+def update_store(*, principal: Principal, store_id: str, body: UpdateStore) -> VectorStore:
     """Update the fields that were sent; null clears a field."""
     with scope.team(principal.team_id):
         selectors.get_store(principal=principal, store_id=store_id)
@@ -55,11 +55,11 @@ def update_store(*, principal: Principal, store_id: str, body: UpdateStore, requ
         if "expires_after" in sent:
             store.expires_after_days = body.expires_after.days if body.expires_after else None
         store.save(update_fields=["name", "metadata", "expires_after_days"])
-        _audit(principal, "vector_store.updated", store.pk, request_id, after=body.model_dump(include=sent))
+        audit_call(principal, "vector_store.updated", store.pk, after=body.model_dump(include=sent))
         return selectors.get_store(principal=principal, store_id=store_id)
 
 
-def delete_store(*, principal: Principal, store_id: str, request_id: str) -> None:
+def delete_store(*, principal: Principal, store_id: str) -> None:
     """Delete a store with its chunks and vectors. The files themselves remain."""
     with scope.team(principal.team_id):
         store = selectors.get_store(principal=principal, store_id=store_id)
@@ -67,7 +67,7 @@ def delete_store(*, principal: Principal, store_id: str, request_id: str) -> Non
         if VectorStore.objects.select_for_update(no_key=False).filter(pk=store.pk).first() is None:
             raise selectors.unknown_store(store_id)
         VectorStore.objects.filter(pk=store.pk).delete()
-        _audit(principal, "vector_store.deleted", store_id, request_id, before={"name": store.name})
+        audit_call(principal, "vector_store.deleted", store_id, before={"name": store.name})
 
 
 def attach_file(*, principal: Principal, store_id: str, body: AttachFile, request_id: str) -> VectorStoreFile:
@@ -203,15 +203,4 @@ def _row(
         chunk_tokens=most,
         overlap_tokens=overlap,
         request_id=request_id,
-    )
-
-
-def _audit(principal: Principal, action: str, target: str, request_id: str, **what: dict[str, Any]) -> None:
-    audit(
-        team_id=principal.team_id,
-        actor=f"key:{principal.key_id}",
-        action=action,
-        target=target,
-        request_id=request_id,
-        **what,
     )

@@ -214,8 +214,6 @@ def remove(request: HttpRequest, conversation: Conversation) -> HttpResponse:
             "team_id": conversation.team_id,
             "actor": actor(request),
             "conversation_id": conversation.pk,
-            # Connects the audit event with the log lines of this request.
-            "request_id": getattr(request, "scope", {}).get("request_id", ""),
             "reason": form.cleaned_data["reason"],
         }
         try:
