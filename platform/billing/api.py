@@ -69,95 +69,34 @@ _COSTS = _page_of(
 )
 
 
-def _usage(kind: UsageKind, summary: str) -> Endpoint:
-    return Endpoint(
-        Scope.USAGE_READ,
-        summary,
-        query=(usage_argument(kind),),
-        returns=_page_of(kind, _figures(kind)),
-        errors=(400, 401, 403),
-        note=_NOTE,
-    )
+def _usage_view(kind: UsageKind) -> type[ApiView]:
+    """Return the view of one kind of usage."""
+
+    class UsageView(ApiView, path=f"organization/usage/{kind.name}"):
+        @Endpoint(
+            Scope.USAGE_READ,
+            f"Get usage of {kind.name.replace('_', ' ')}",
+            query=(usage_argument(kind),),
+            returns=_page_of(kind, _figures(kind)),
+            errors=(400, 401, 403),
+            note=_NOTE,
+        )
+        def get(self, request: ApiRequest, usage: UsageQuery) -> Response:
+            return Response(usage_page(usage, principal=request.principal))
+
+    return UsageView
 
 
-class UsageCompletionsView(ApiView, path="organization/usage/completions"):
-    """Tokens and requests of responses, chat completions, messages and completions."""
-
-    @_usage(kinds.COMPLETIONS, "Get usage of completions")
-    def get(self, request: ApiRequest, usage: UsageQuery) -> Response:
-        return Response(usage_page(usage, principal=request.principal))
-
-
-class UsageEmbeddingsView(ApiView, path="organization/usage/embeddings"):
-    """Tokens and requests of embeddings."""
-
-    @_usage(kinds.EMBEDDINGS, "Get usage of embeddings")
-    def get(self, request: ApiRequest, usage: UsageQuery) -> Response:
-        return Response(usage_page(usage, principal=request.principal))
-
-
-class UsageModerationsView(ApiView, path="organization/usage/moderations"):
-    """Tokens and requests of moderations."""
-
-    @_usage(kinds.MODERATIONS, "Get usage of moderations")
-    def get(self, request: ApiRequest, usage: UsageQuery) -> Response:
-        return Response(usage_page(usage, principal=request.principal))
-
-
-class UsageImagesView(ApiView, path="organization/usage/images"):
-    """Images and requests."""
-
-    @_usage(kinds.IMAGES, "Get usage of images")
-    def get(self, request: ApiRequest, usage: UsageQuery) -> Response:
-        return Response(usage_page(usage, principal=request.principal))
-
-
-class UsageAudioSpeechesView(ApiView, path="organization/usage/audio_speeches"):
-    """Characters that were spoken."""
-
-    @_usage(kinds.AUDIO_SPEECHES, "Get usage of audio speeches")
-    def get(self, request: ApiRequest, usage: UsageQuery) -> Response:
-        return Response(usage_page(usage, principal=request.principal))
-
-
-class UsageAudioTranscriptionsView(ApiView, path="organization/usage/audio_transcriptions"):
-    """Seconds that were transcribed or translated."""
-
-    @_usage(kinds.AUDIO_TRANSCRIPTIONS, "Get usage of audio transcriptions")
-    def get(self, request: ApiRequest, usage: UsageQuery) -> Response:
-        return Response(usage_page(usage, principal=request.principal))
-
-
-class UsageVectorStoresView(ApiView, path="organization/usage/vector_stores"):
-    """Bytes in vector stores."""
-
-    @_usage(kinds.VECTOR_STORES, "Get usage of vector stores")
-    def get(self, request: ApiRequest, usage: UsageQuery) -> Response:
-        return Response(usage_page(usage, principal=request.principal))
-
-
-class UsageCodeInterpreterSessionsView(ApiView, path="organization/usage/code_interpreter_sessions"):
-    """Containers that were created."""
-
-    @_usage(kinds.CODE_INTERPRETER_SESSIONS, "Get usage of code interpreter sessions")
-    def get(self, request: ApiRequest, usage: UsageQuery) -> Response:
-        return Response(usage_page(usage, principal=request.principal))
-
-
-class UsageFileSearchCallsView(ApiView, path="organization/usage/file_search_calls"):
-    """Searches in vector stores by models."""
-
-    @_usage(kinds.FILE_SEARCH_CALLS, "Get usage of file search calls")
-    def get(self, request: ApiRequest, usage: UsageQuery) -> Response:
-        return Response(usage_page(usage, principal=request.principal))
-
-
-class UsageWebSearchCallsView(ApiView, path="organization/usage/web_search_calls"):
-    """Web searches by models."""
-
-    @_usage(kinds.WEB_SEARCH_CALLS, "Get usage of web search calls")
-    def get(self, request: ApiRequest, usage: UsageQuery) -> Response:
-        return Response(usage_page(usage, principal=request.principal))
+CompletionsView = _usage_view(kinds.COMPLETIONS)
+EmbeddingsView = _usage_view(kinds.EMBEDDINGS)
+ModerationsView = _usage_view(kinds.MODERATIONS)
+ImagesView = _usage_view(kinds.IMAGES)
+AudioSpeechesView = _usage_view(kinds.AUDIO_SPEECHES)
+AudioTranscriptionsView = _usage_view(kinds.AUDIO_TRANSCRIPTIONS)
+VectorStoresView = _usage_view(kinds.VECTOR_STORES)
+CodeInterpreterSessionsView = _usage_view(kinds.CODE_INTERPRETER_SESSIONS)
+FileSearchCallsView = _usage_view(kinds.FILE_SEARCH_CALLS)
+WebSearchCallsView = _usage_view(kinds.WEB_SEARCH_CALLS)
 
 
 class CostsView(ApiView, path="organization/costs"):
