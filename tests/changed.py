@@ -68,7 +68,7 @@ def lines_of(diff: str) -> dict[str, list[int]]:
     for part in re.split(r"^diff --git ", diff, flags=re.MULTILINE)[1:]:
         name = part.partition("\n")[0].rpartition(" b/")[2]
         hunks = [(int(start), int(count or 1)) for start, count in _HUNK.findall(part)]
-        # Where lines were only removed, those around the place have changed.
+        # Where lines were only removed, the neighbouring lines count as changed.
         changes[name] = [line for start, count in hunks for line in range(start, start + (count or 2))]
     return changes
 
@@ -85,7 +85,7 @@ def affected(changes: dict[str, list[int]]) -> list[str]:
             )
         record = orjson.loads(RECORD.read_bytes())
         for name in product:
-            # What is not Python, such as a script for Redis, is used by the modules beside it.
+            # Other files, such as a script for Redis, are used by the modules in the same folder.
             is_module = name.endswith(".py")
             modules = [name] if is_module else [module for module in record if Path(module).parent == Path(name).parent]
             for module in modules:

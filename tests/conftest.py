@@ -62,7 +62,7 @@ def servers() -> PrivateServers:
     try:
         SERVERS.start()
     except LaunchError as error:
-        # Repeated by every test that uses the servers, so it must be short.
+        # Every test that uses the servers repeats this work, so it must be short.
         pytest.fail(str(error), pytrace=False)
     return SERVERS
 
@@ -290,7 +290,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if is_slow or _ALL_SLOW.search(collection_path.read_text()) else None
 
 
-# Starting one of these takes seconds. Those that few tests use come first.
+# Starting one of these processes takes seconds. Processes that few tests use come first.
 _RARE_PROCESSES = ("daphne_web", "short_timeout_web")
 _SHARED_PROCESSES = (*_RARE_PROCESSES, "reaching_web", "sandbox", "worker", "web", "database")
 

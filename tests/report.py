@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 import pytest
 
-# In seconds, by the `-m` of a suite: about twice what tests take on an idle machine of two cores, as other work slows
+# In seconds, by the `-m` of a suite: about twice the time on an idle machine with two cores, because other load slows
 # tests with several processes more than the computation.
 _BUDGETS = {"not slow": 1500.0, "slow": 5000.0}
 _SHOWN = {"tests": 10, "files": 40, "fixtures": 10}

@@ -41,7 +41,7 @@ def _set_environment(servers: PrivateServers) -> None:
         DRAIN_DELAY_SECONDS="0",
         DRAIN_SECONDS="0",
         WORKER_DRAIN_SECONDS="3",
-        # Takes a second of CPU for each process that a test starts.
+        # The warm-up takes a second of CPU for each process that a test starts.
         WARM_UP="0",
         # Enough for two retries.
         UPSTREAM_RETRY_SECONDS="2",

@@ -59,7 +59,7 @@ def test_the_forecast_extrapolates_the_spending_of_the_last_day(lead: Client, ca
     for hours in range(24):
         add_usage(caller, cost="1", occurred_at=now() - timedelta(hours=hours, minutes=1))
     (row,) = table(lead, BUDGETS)
-    # A dollar per hour; the hours of today so far and those that are left make a day.
+    # A dollar per hour. The past and the remaining hours of today make a day.
     assert Decimal(row["forecast"]) == pytest.approx(Decimal(24), abs=Decimal("1.5"))
     assert row["used up"] == ""
 

@@ -153,7 +153,7 @@ def test_the_list_has_a_constant_number_of_queries(
     for number in range(20):
         one = add_conversation(caller, user_message(f"hello {number}"))
         add_response(caller, conversation_id=one.pk)
-    # Conversations without a preview need two more queries, however many there are.
+    # Conversations without a preview need two more queries in total.
     assert count_queries(lead, LIST) <= few + 2
 
 

@@ -161,7 +161,7 @@ def test_every_visible_link_opens(role: str, data: TeamData, database: None) -> 
         url = waiting.pop(chance.randrange(len(waiting)))
         answer = client.get(url)
         opened += 1
-        # The audit log has links to what was deleted later, here by other tests.
+        # The audit log has links to objects that were deleted later, here by other tests.
         if answer.status_code == 404 and url.startswith("/admin/go/"):
             continue
         if answer.status_code not in {200, 302} and not url.endswith(_FOR_ALL_ROWS):

@@ -176,7 +176,7 @@ def test_members_receive_runs_of_their_teams_and_staff_of_all(
         lead.post(f"/admin/live/{response_id}/cancel/")
         for page in (own, all_of_them):
             page.until_gone(response_id)
-        # The next two messages, at least keepalives, would contain whatever was sent in between.
+        # Anything sent in between would be in the next two messages, which are at least keepalives.
         other.receive()
         other.receive()
         assert response_id.encode() not in orjson.dumps(other.messages)

@@ -230,7 +230,7 @@ def test_a_form_of_another_site_is_refused(lead: Client) -> None:
         assert (refused.status_code, "CSRF verification failed" in text(refused)) == (403, True), url
     pages = [(route, view) for route, view in views(get_resolver().url_patterns) if not route.startswith("/v1/")]
     exempt = {route for route, view in pages if getattr(view, "csrf_exempt", False)}
-    # The token in its URL is the permission. The others only read.
+    # The token in its URL grants the permission. The other pages only read.
     for route in exempt - {"/account/unsubscribe/<str:token>/"}:
         assert strict.post(route.replace("<path:path>", "index.html")).status_code == 405, route
     assert len(exempt) < len(pages) / 5

@@ -225,7 +225,7 @@ def test_a_client_that_disconnects_after_a_rejection_is_not_charged(
         # A second passes until the third request.
         eventually(lambda: samples.added("ors_upstream_requests_total", upstream="audio", code="503") >= 2)
     rows = eventually(lambda: stored_usage_records(caller))
-    # Of the two requests or, where the client left too late on a busy machine, of three.
+    # Two requests are recorded, or three if the client left too late on a busy machine.
     assert [row.outcome for row in rows] in (["failed", "interrupted"], ["failed", "failed", "failed"])
     assert {(row.characters, row.estimated) for row in rows} == {(0, False)}
 

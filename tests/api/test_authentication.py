@@ -86,7 +86,7 @@ def test_a_partial_or_altered_key_is_rejected(anonymous: Api, caller: Caller) ->
     whole = caller.secret
     altered = [whole[:-1] + ("a" if whole[-1] != "a" else "b"), whole[:24] + whole[24:][::-1], whole[:-24] + "x" * 24]
     for secret in (whole[:-1], whole + "x", whole.lower(), caller.key.prefix, *altered):
-        # The key itself is in the process's cache, where nothing similar may find it.
+        # The key itself is in the process's cache, and no similar key may match it.
         assert ok(anonymous.request("GET", "/responses", headers={"Authorization": f"Bearer {whole}"}))
         answer = anonymous.request("GET", "/responses", headers={"Authorization": f"Bearer {secret}"})
         assert error(answer) == (401, None, "invalid_api_key")
@@ -117,7 +117,7 @@ def test_a_revoked_key_is_rejected_within_two_seconds(make_api: MakeApi, script:
     assert api.post("/responses", {"model": script.model, "input": "Hi", "stream": streamed}).status_code == 200
     services.revoke_key(key=api.caller.key)
     refused = {"model": "m", "input": [], "stream": streamed}
-    # On a busy machine the answer may take longer, but what a process remembers is never older.
+    # On a busy machine the answer may take longer, but a cached result is never older.
     assert directory.CACHE_SECONDS <= directory._LONGEST_USE_SECONDS < 2
     eventually(lambda: api.post("/responses", refused).status_code == 401)
     assert error(api.post("/responses", refused)) == (401, None, "api_key_revoked")

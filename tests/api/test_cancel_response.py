@@ -49,7 +49,7 @@ def test_cancelling_ends_an_active_run_and_keeps_its_output(api: Api, script: Sc
     assert (cancelled["status"], cancelled["error"], message["status"]) == ("cancelled", None, "incomplete")
     assert message["content"][0]["text"] == "Hel"
     assert [line for line in live.raw if line.startswith("data: ")][-1] == "data: [DONE]"
-    # Null until the worker has recorded the call that was cut.
+    # Null until the worker has recorded the interrupted call.
     usage = eventually(lambda: api.retrieve(response_id)["usage"])
     assert cancelled["usage"] in (None, usage)
     assert cancel(api, response_id) == {**cancelled, "usage": usage} == api.retrieve(response_id)

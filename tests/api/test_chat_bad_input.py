@@ -302,7 +302,7 @@ def test_every_parameter_of_the_sdk_is_covered() -> None:
 def test_every_valid_parameter_is_forwarded(api: Api, script: Script) -> None:
     script.then(whole(completion("Hello")))
     assert api.post(CHAT, {"model": script.model, "messages": [HI], **KNOWN}).status_code == 200
-    # The limit has the name that most servers know.
+    # The output limit has the name that most servers know.
     expected = {"max_tokens" if name == "max_completion_tokens" else name: value for name, value in KNOWN.items()}
     assert {name: script.bodies[0].get(name) for name in expected} == expected
 

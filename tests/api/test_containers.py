@@ -91,7 +91,7 @@ def test_skills_are_mounted_in_a_new_container(client: OpenAI, sandbox: Sandbox)
     )
     ran = asked(sandbox.client.shell(created.id, "cd /mnt/skills; python3 sums/lib/add.py; ls -d */*.md", seconds=60))
     assert ran.stdout == "42\nsums/SKILL.md\ntables/SKILL.md\n"
-    # They are not files of the container that clients list.
+    # They do not appear in the container's list of files.
     assert client.containers.files.list(created.id).data == []
 
 

@@ -51,7 +51,7 @@ def test_a_file_of_the_same_name_is_replaced(api: Api, container: str) -> None:
 @pytest.mark.slow
 def test_a_file_name_cannot_escape_the_directory(api: Api, container: str) -> None:
     ok(put(api, container, name="../../etc/evil.txt"))
-    # Forms keep only the last part of a name, but that of an upload in parts comes in JSON.
+    # Forms keep only the last part of a path, but the name of an upload in parts is sent in JSON.
     announced = {"bytes": 1, "mime_type": "text/plain", "purpose": "user_data"}
     upload = ok(api.post("/uploads", {**announced, "filename": "../../../etc/worse.txt"}))["id"]
     part = ok(api.request("POST", f"/uploads/{upload}/parts", files={"data": ("part", b"x")}))["id"]

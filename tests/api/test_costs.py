@@ -118,7 +118,7 @@ def test_the_reported_service_tier_determines_the_price(api: Api, script: Script
     described.then(stream({**chunk(content="Hello"), "service_tier": "flex"}, chunk(finish="stop"), told))
     api.create(model=described.model, input="Hi", service_tier="priority")
     _, [row] = kept(caller)
-    # 10 tokens at 0.2 and 5 at 1.6 dollars for a million: a tier without a price of its own has the general one.
+    # 10 tokens at 0.2 and 5 at 1.6 dollars for a million: a tier without its own price has the general price.
     assert (row.service_tier, row.cost) == ("flex", Decimal("0.00001"))
     assert [each.get("service_tier") for each in row.prices or ()] == ["flex", None]
 

@@ -89,7 +89,7 @@ def test_honoured_and_echoed_parameters_are_accepted(api: Api, script: Script, o
         body["model"] = script.model
     answer = api.post("/responses", body)
     if answer.status_code != 200:
-        # Ids of things that this team has not got; the parameter itself was read.
+        # The ids are unknown, so the parameter itself was accepted.
         assert "…" in str(one.example)
         assert error(answer)[2] not in {"unknown_parameter", *UNSUPPORTED}
 

@@ -19,7 +19,7 @@ BARE_TOOL = {"type": "function", "name": "look"}
 JSON_SCHEMA = {"type": "json_schema", "name": "thing", "schema": SCHEMA}
 
 HONOURED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
-    # What is sent: what the upstream gets of it, what the response shows of it.
+    # Parameters of the request, parameters for the upstream, and values in the response.
     "temperature": ({"temperature": 0.5}, {"temperature": 0.5}, {"temperature": 0.5}),
     "an integer as a temperature": ({"temperature": 0}, {"temperature": 0}, {"temperature": 0}),
     "top_p": ({"top_p": 0.25}, {"top_p": 0.25}, {"top_p": 0.25}),

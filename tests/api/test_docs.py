@@ -80,10 +80,10 @@ def test_the_documentation_page_asks_no_other_server(web: WebProcess) -> None:
         page = browser.new_page()
         asked: list[str] = []
         page.on("requestfinished", lambda request: asked.append(request.url))
-        # What the policy of the page blocks is not sent.
+        # Requests that the page's policy blocks are not sent.
         page.on("requestfailed", lambda request: asked.append(request.url) if request.failure != "csp" else None)
         page.goto(f"{web.url}/docs")
-        # Shown at the end of the menu, which is where a logo from elsewhere would be.
+        # Shown at the end of the menu, in the place of an external logo.
         page.get_by_text("API docs by Redocly").wait_for()
         page.wait_for_load_state("networkidle")
     assert [url for url in asked if not url.startswith((web.url, "data:", "blob:"))] == []

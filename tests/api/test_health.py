@@ -79,7 +79,7 @@ def test_readyz_fails_without_a_required_server(variables: dict[str, str], reaso
 def test_readyz_succeeds_without_one_of_two_databases(servers: object, http: httpx2.Client) -> None:
     database = os.environ["DATABASE_URL"]
     account, _, address = database.rpartition("@")
-    # Connections are made, and nothing ever answers.
+    # Connections are accepted but never answered.
     with socket.create_server(("127.0.0.1", 0)) as gone:
         both = f"{account}@127.0.0.1:{gone.getsockname()[1]},{address}"
         process = WebProcess(DATABASE_URL=both)

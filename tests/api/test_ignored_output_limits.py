@@ -20,7 +20,7 @@ from tests.support.responses_upstream import (
 from tests.support.upstream import Answer, Gate, Script, stream, whole
 
 LIMIT = 16
-# What an answer of 16 tokens may have at the most.
+# The most characters that 16 tokens may have.
 MOST_BYTES, MOST_BYTES_OF_FEW_PIECES = 6 * LIMIT + 64, 12 * LIMIT + 256
 WORDS = [chunk(content="word ") for _ in range(1000)]
 HI = [{"role": "user", "content": "Hi"}]

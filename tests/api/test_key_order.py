@@ -10,7 +10,7 @@ from tests.support.background import ended
 from tests.support.chunks import completion
 from tests.support.upstream import Script, whole
 
-# Names of which the alphabet, and their lengths, say nothing about the order.
+# Names whose order is neither alphabetical nor by length.
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"zebra": {"type": "string"}, "b": {"type": "string"}, "apple": {"type": "string"}},

@@ -15,7 +15,7 @@ from tests.support.upstream import Script, stream
 from tests.support.vector_stores import use_demo_embeddings
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
-# As JSON: beyond 32 bits, beyond the exact integers of Lua, beyond 64 bits, beyond floats.
+# As JSON: more than 32 bits, more than Lua's exact integers, more than 64 bits, more than floats.
 NUMBERS = [
     "2147483648",
     "1000000000000000",

@@ -145,7 +145,7 @@ def test_concurrent_runs_are_limited(api: Api, script: Script, is_streamed: bool
         assert (held.is_run, held.response_id[:5]) == (True, "resp_")
         gate.open()
         assert first.result().status_code == 200
-    # The place is free once the client knows that the run has ended.
+    # The slot is free once the client knows that the run has ended.
     ok(create(api, script))
     eventually(lambda: reservations(api) == [])
 

@@ -107,7 +107,7 @@ def test_a_run_without_budget_is_not_claimed_before_the_end_of_the_period(
     assert abs(row.not_before - until) < timedelta(seconds=10)
     for _ in range(3):
         assert not wakes(api, waiting)
-    # A later run was claimed and refused meanwhile, this one was not.
+    # Meanwhile, another run was claimed and refused, but not this one.
     blocked_row(api, queue(api, script))
     assert blocked_row(api, waiting).lease_token == row.lease_token
 
@@ -162,7 +162,7 @@ def test_a_run_without_budget_continues_after_a_change(
     token = blocked_row(api, waiting).lease_token
     assert not wakes(api, waiting)
     change(api, found)
-    # A worker whose cache is a second old may refuse it once more.
+    # A worker with a one second old cache may refuse it once more.
     rows = Response.objects.filter(pk=waiting)
     eventually(lambda: wakes(api, waiting) and exists(api, rows.exclude(ended_at=None)))
     with scope.team(api.caller.team.pk):

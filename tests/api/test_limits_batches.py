@@ -25,7 +25,7 @@ def test_lines_wait_for_a_free_slot(api: Api, script: Script, worker: WorkerProc
 
 
 def test_waiting_for_a_rate_limit_does_not_count_as_an_attempt(api: Api, script: Script, worker: WorkerProcess) -> None:
-    # Its file and the batch itself are requests as well.
+    # Uploading the file and creating the batch count as requests as well.
     limit(api.caller, of="team", requests_per_minute=3)
     script.always(stream(*text("Hello")))
     asked(api, *(line(name, model=script.model, input="Hi") for name in "ab"))

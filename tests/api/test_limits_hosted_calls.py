@@ -133,7 +133,7 @@ def test_a_request_that_may_be_charged_is_not_repeated_under_a_budget(api: Api, 
     answer = api.post("/responses", {"model": script.model, "input": "Hi", "max_output_tokens": 100})
     assert (answer.status_code, len(script.received)) == (503, 1)
     [record] = records(api)
-    # The upstream may have generated all that it was allowed to.
+    # The upstream may have generated as much as it was allowed to.
     assert record.budget_cost is not None
     assert (record.cost or 0) < Decimal("0.0001") <= record.budget_cost
     eventually(lambda: budget(api)["spent"] == float(record.budget_cost or 0))

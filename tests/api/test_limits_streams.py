@@ -36,7 +36,7 @@ def test_websocket_connections_count_as_open_streams(api: Api, web: WebProcess, 
     limit(api.caller, open_streams=1, requests_per_minute=5)
     script.say("Hello")
     with open_socket(web.url, secret=api.caller.secret) as socket:
-        # A response on the connection is no further stream.
+        # A response on the connection does not count as another stream.
         socket.ask(model=script.model, input="Hi")
         assert socket.rest()[-1]["type"] == "response.completed"
         with pytest.raises(InvalidStatus) as caught, open_socket(web.url, secret=api.caller.secret):

@@ -172,7 +172,7 @@ def test_compressed_audio_in_a_chat_is_refused_under_a_hard_budget(api: Api, und
 @pytest.mark.slow
 def test_tokens_of_uncompressed_audio_follow_from_its_size(api: Api, undeclared: Bills) -> None:
     limit(api.caller, budget="0.15")
-    # Ten seconds, of which the header claims none.
+    # Ten seconds of audio whose header claims none.
     call = chat(undeclared.model(), audio(wav(80_000, claims=0), "wav"), max_tokens=16)
     statuses = [send(api, call).status_code for _ in range(10)]
     assert (statuses[0], statuses[-1]) == (200, 429)
@@ -244,7 +244,7 @@ def test_a_quantity_without_a_price_needs_no_maximum(api: Api, undeclared: Bills
     limit(api.caller, budget="1")
     model = undeclared.model()
     services.set_prices(Model.objects.get(name=model), [price for price in PRICES if price.dimension == "audio_second"])
-    # Its samples have a known length; the text that is written costs nothing.
+    # Its samples have a known length; the transcribed text costs nothing.
     assert send(api, upload(model, wav(80_000))).status_code == 200
 
 

@@ -83,7 +83,7 @@ def test_secrets_are_neither_stored_nor_logged(
     log = reaching_web.output()
     for secret in (TOKEN, in_header, in_url):
         assert (secret in shown, secret in log, every_row_with(secret)) == (False, False, [])
-    assert EventBatch._meta.db_table in every_row_with(answer)  # so the search reads what is compressed
+    assert EventBatch._meta.db_table in every_row_with(answer)  # so the search reads compressed data
 
 
 def test_a_token_repeated_by_the_server_is_redacted(reaching: Api, script: Script, protected: McpServer) -> None:

@@ -256,7 +256,7 @@ def test_fields_of_the_betas_of_claude_code_are_accepted(api: Api, script: Scrip
         "safeguards": {"type": "default"},
     }
     assert ok(api.post("/messages", body))["stop_reason"] == "end_turn"
-    # There is no search for tools, so that the model gets all of them.
+    # There is no tool search, so the model gets all tools.
     assert [sent["function"]["name"] for sent in script.bodies[0]["tools"]] == ["look"]
 
 

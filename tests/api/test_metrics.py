@@ -96,7 +96,7 @@ def test_configured_models_have_a_label(script: Script, http: httpx2.Client, cal
         server = Upstream.objects.get(name="scripted")
         alias = Model.objects.create(name=f"alias-of-{script.model}", upstream=server, upstream_model=script.model)
     script.always(stream(*text("Hello")))
-    # A process of its own: the first 200 models of a process have labels, and other tests add many.
+    # A separate process, because only the first 200 models of a process have labels and other tests add many.
     with running_web() as process:
         samples = Samples(f"{process.url}/metrics")
         api = Api(http, url=process.url, caller=caller)

@@ -205,7 +205,7 @@ def test_the_models_behind_a_wildcard_are_listed(client: OpenAI, lister: Lister,
     found = {model.id: model for model in client.models.list()}
     assert {"org/model:7b", "plain", own} <= found.keys()
     assert (found["org/model:7b"].created, found["plain"].owned_by) == (7, f"lister {lister.url}")
-    # A name of the platform's own leads to another upstream.
+    # A name that is configured on the platform is routed to another upstream.
     assert found[own].owned_by == f"upstream {own}"
     assert client.models.retrieve("org/model:7b") == found["org/model:7b"]
 
@@ -244,7 +244,7 @@ def test_models_of_an_unreachable_upstream_are_not_listed(api: Api, lister: List
     own = add_model()
     lister.status = 500
     assert own in names(api)
-    # Its requests would be sent to this upstream, and nothing says that it lacks the model.
+    # Its requests would be routed to this upstream, which is not known to lack the model.
     assert ok(api.get("/models/anything"))["owned_by"] == f"lister {lister.url}"
 
 

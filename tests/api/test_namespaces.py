@@ -34,7 +34,7 @@ def test_calls_keep_their_namespace_in_both_directions(api: Api, script: Script)
     outputs = [
         {"type": f"{item['type']}_output", "call_id": item["call_id"], "output": "ok"} for item in first["output"]
     ]
-    # Without a chain: the client's own copies of the items say the same.
+    # The same without a chain, with the client's copies of the items.
     api.create(model=script.model, input=[*first["output"], *outputs], tools=[CRM])
     calls = script.messages[1][0]["tool_calls"]
     assert [call["function"]["name"] for call in calls] == ["crm__find", "crm__note"]

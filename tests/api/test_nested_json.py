@@ -70,7 +70,7 @@ def test_a_nested_body_is_refused_by_every_endpoint(api: Api, admin_api: Api, on
         elif one.form is None:
             assert (status, param, code) == (400, None, "invalid_json"), path
         else:
-            # The body is not a form, or the object of the path is looked up before.
+            # The body must be a form, or the object in the path is looked up first.
             assert status in {400, 404}, path
 
 
@@ -88,7 +88,7 @@ def test_nested_function_arguments_are_stored_unchanged(api: Api, script: Script
     script.call(look=ARGUMENTS).say("Thanks")
     first = api.create(model=script.model, input="Hi", tools=[FUNCTION])
     assert first["output"][0]["arguments"] == ARGUMENTS
-    # What the client answers is a text as well.
+    # The client's output is a text as well.
     output = {"type": "function_call_output", "call_id": "call_look", "output": LISTS.decode()}
     second = api.create(model=script.model, previous_response_id=first["id"], input=[output], tools=[FUNCTION])
     assert second["status"] == "completed"

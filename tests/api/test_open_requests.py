@@ -35,7 +35,7 @@ def test_a_key_with_too_many_open_streams_is_refused_until_one_has_ended(
             assert (answer.status_code, answer.json()["error"]["code"]) == (429, "slow_down")
             assert "already has 2 requests and streams open" in answer.json()["error"]["message"]
             assert answer.headers["retry-after"] == "1"
-        # Another key has a bound of its own, and so has another process.
+        # Another key has its own limit, and so has another process.
         assert Api(http, url=small_web.url, caller=make_caller()).get("/responses").status_code == 200
         gates[0].open()
         assert lives[0].rest()[-1]["type"] == "response.completed"

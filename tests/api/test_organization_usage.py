@@ -167,7 +167,7 @@ def test_usage_can_be_grouped_by_key_and_owner(make_api: MakeApi, api: Api) -> N
     add(other.caller)
     found = results(api, group_by=["api_key_id"])
     assert {one["api_key_id"] for one in found} == {api.caller.key.pk, other.caller.key.pk}
-    # Both keys were created by commands, so they belong to nobody.
+    # Both keys were created by commands, so they have no owner.
     assert [(one["user_id"], one["num_model_requests"]) for one in results(api, group_by=["user_id"])] == [(None, 2)]
     assert results(api, user_ids=["user-1"]) == []
     (one,) = results(api, api_key_ids=[other.caller.key.pk])

@@ -100,7 +100,7 @@ def test_an_id_of_another_team_gets_the_answer_of_an_unknown_id(
             theirs |= {"file_id": owned["inner"]}
         elif "file_batches/" in one.template:
             theirs |= {"batch_id": owned["added"]}
-        # Ids that begin alike, and end as no other does.
+        # Ids that begin alike and end differently.
         nobodys = {name: text if name == "version" else f"{text[:-8]}zzzzzzzz" for name, text in theirs.items()}
         answer, unknown = ask(stranger, one, theirs), ask(stranger, one, nobodys)
         text = answer.text
@@ -109,7 +109,7 @@ def test_an_id_of_another_team_gets_the_answer_of_an_unknown_id(
         if (answer.status_code, unknown.status_code, text) != (404, 404, unknown.text):
             told_apart[f"{one.method} {one.template}"] = (answer.text, unknown.text)
         if one.method == "GET" and len(one.ids) == 1 and "container" not in one.template:
-            # The objects are all there, for their own team.
+            # All objects exist for their own team.
             assert ask(api, one, theirs).status_code == 200, one.template
             seen += 1
     assert told_apart == {}

@@ -18,7 +18,7 @@ from tests.support.waiting import eventually
 from tests.support.web import WebProcess, web_fixture
 from tests.support.work import SERVED, paths_of_work
 
-# It is overloaded after a request has waited for two seconds.
+# The process is overloaded after a request has waited for two seconds.
 small_web = web_fixture(scope="module", OVERLOAD_DELAY_MS="0", OVERLOAD_MIN_REQUESTS="1")
 
 
@@ -84,7 +84,7 @@ def test_accepted_streams_continue_and_work_is_accepted_again(
         gate.open()
         assert live.rest()[-1]["type"] == "response.completed"
     connection.rollback()
-    # The client of OpenAI waits as long as it is asked to, and tries again.
+    # OpenAI's client waits for the requested time and retries.
     script.say("Hello")
     client = openai.OpenAI(base_url=f"{small_web.url}/v1", api_key=small.caller.secret, max_retries=3)
     assert client.responses.create(model=script.model, input="Hi").output_text == "Hello"

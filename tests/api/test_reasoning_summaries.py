@@ -116,7 +116,7 @@ def test_the_teams_model_summarizes_with_a_usage_record_of_its_own(
     own = found["reasoning.summary"]
     assert (own.model, own.object_id, own.outcome) == (summarizer.model, response["id"], "stop")
     assert own.output_tokens > 0
-    # Tokens of the summary are not those of the response.
+    # Tokens of the summary do not count as tokens of the response.
     assert response["usage"]["output_tokens"] == found["responses"].output_tokens
 
 

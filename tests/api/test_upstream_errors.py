@@ -28,7 +28,7 @@ def raw(document: Any) -> bytes:
     return document if isinstance(document, bytes) else orjson.dumps(document)
 
 
-# Each follows the beginning of an answer, and the stream goes on as if nothing had happened.
+# Each error follows the beginning of an answer, and the stream continues after it.
 STREAMED: dict[str, bytes] = {
     **{name: b"data: %b\n\n" % raw(document) for name, document in DOCUMENTS.items()},
     "a line without a field": b"%b\n\n" % raw(ERROR),

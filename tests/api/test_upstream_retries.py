@@ -14,7 +14,7 @@ from tests.support.mcp_servers import mcp_server
 from tests.support.upstream import Answer, Gate, Script, stream, whole
 from tests.support.workers import WorkerProcess
 
-# The error of a server that gives no advice, as most do.
+# The error of a server that does not say when to retry, like most servers.
 BUSY = whole({"error": {"message": "Slow down.", "type": "requests", "code": "rate_limit_exceeded"}}, status=429)
 DOWN = whole({"error": {"message": "Down.", "type": "server_error"}}, status=503)
 

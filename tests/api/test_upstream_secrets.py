@@ -51,7 +51,7 @@ STREAMS: dict[str, tuple[str, dict[str, Any]]] = {
     "messages": ("/messages", MESSAGE),
     "completions": ("/completions", {"prompt": "Hi"}),
 }
-# Messages, and what none may contain after redaction.
+# Messages, and the text that they may not contain after redaction.
 MESSAGES = {
     "the key": f"The account cannot do this with: {KEY}.",
     "a header": f"Bad header: Authorization: Bearer {KEY}",

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("platform", "tenants", "conversations", "responses")
 READERS = {"text", "required", "choice", "flag", "integer", "integers", "names", "origins", "port"}
-# The last one is a script, which sets what the settings require and it does not use.
+# The last one is a script that sets required settings which it does not use.
 MAY_READ = ("platform/server/env.py", "platform/launcher/", "platform/guide/commands.py")
 ROW = re.compile(r"^\| `([A-Z_]+)` \|.*\| ([SUT ]+) \|$", re.MULTILINE)
 

@@ -51,7 +51,7 @@ def test_every_connection_has_a_limit_of_time() -> None:
         )
     ]
     assert without == []
-    # Otherwise the names above are no longer those in the code.
+    # Otherwise the names above have changed in the code.
     assert len(calls) > 10
 
 

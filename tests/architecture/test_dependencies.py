@@ -44,7 +44,7 @@ def test_no_version_is_locked_in_its_first_days() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["uv"]
     lock = tomllib.loads((ROOT / "uv.lock").read_text())
     assert (settings["exclude-newer"], lock["options"]["exclude-newer-span"]) == ("5 days", "P5D")
-    # Indexes may not say when files were uploaded, and uv would then install nothing.
+    # Some indexes lack the upload times of files, and uv would then install nothing.
     assert settings["pip"]["exclude-newer"] is False
 
 

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 APPS = ("responses", "conversations", "tenants")
 PLATFORM = tuple(sorted(path.name for path in (ROOT / "platform").iterdir() if any(path.glob("*.py"))))
-# Names the apps in its routes and settings, so nothing may import it but the processes it starts.
+# It names the apps in its routes and settings, so only the processes that it starts may import it.
 COMPOSITION = "server"
 # They run as processes of their own.
 PROGRAMS = {"demo_upstream", "guide", "launcher", "sandbox"}

@@ -13,7 +13,7 @@ import unfold
 
 OURS = Path(__file__).resolve().parents[2] / "templates"
 UNFOLD = Path(unfold.__file__).parent
-# For each template, texts of Unfold and what they are replaced by.
+# For each template, texts of Unfold and their replacements.
 CHANGES = {
     "unfold/layouts/skeleton.html": {
         "unfold/js/alpine/alpine.js": "alpine/alpine.csp.js",

@@ -190,7 +190,7 @@ def test_pages_pass_accessibility_checks(
     """axe-core finds no serious violation: on any page in light mode, on the key pages in dark mode."""
     every = [(url, url) for url in sampled(pages(subject), 6, key="axe")]
     used = [(name, addressed(path, subject)) for name, path in KEY_PAGES.items()]
-    # A list of two pages has more links, one of which shows all rows. Lists of more than 200 do not have it.
+    # A list of two pages also has a link that shows all rows; lists of more than 200 rows do not.
     for number in range(KEYS_OF_TWO_PAGES):
         services.create_key(team=caller.team, spec=services.KeySpec(name=f"key {number}"))
     used.append(("keys of a team", f"/admin/tenants/apikey/?team__id__exact={caller.team.pk}"))

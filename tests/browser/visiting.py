@@ -49,7 +49,7 @@ class Visit:
     def wide(self, width: int, height: int = 900) -> None:
         """Set the width of the window."""
         self.page.set_viewport_size({"width": width, "height": height})
-        # The page learns of it later.
+        # The page is notified of it later.
         self.page.wait_for_function("width => innerWidth === width", arg=width)
 
     def overflow(self) -> int:

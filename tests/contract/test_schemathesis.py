@@ -118,7 +118,7 @@ def demo(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
             services.add_upstream(name="completer of schemathesis", base_url=completer.url, models=[COMPLETER])
         yield
     with django_db_blocker.unblock():
-        # Other tests have an upstream of their own for the default model of moderations.
+        # Other tests have their own upstream for the default moderation model.
         Model.objects.filter(upstream=upstream).delete()
     asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result(60)
     loop.call_soon_threadsafe(loop.stop)

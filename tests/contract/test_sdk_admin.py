@@ -145,7 +145,7 @@ def call_everything(client: OpenAI, caller: Caller) -> None:
     assert organization.admin_api_keys.retrieve(key.pk).name == "other"
     assert organization.admin_api_keys.list(limit=1).data
     assert organization.admin_api_keys.delete(key.pk).deleted
-    # Their answers are checked where they are tested; here, that the SDK gets one.
+    # Other tests check the answers; this one only that the SDK gets one.
     for name in OFFERED:
         if name.startswith("organization.usage."):
             getattr(organization.usage, name.rpartition(".")[2])(start_time=1_700_000_000, project_ids=[team])

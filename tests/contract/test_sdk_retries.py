@@ -22,7 +22,7 @@ from launcher.address import any_free_port
 from tests.support.machine_clock import machine_time
 
 Case = tuple[int, str | None]
-# What the SDK repeats: all others would get the same answer again.
+# The errors that the SDK repeats; the others would get the same answer again.
 REPEATED: set[Case] = {
     (408, "request_timeout"),
     (429, "rate_limit_exceeded"),
@@ -61,7 +61,7 @@ EXAMPLES: list[ApiError] = [
     *(errors.QuotaReached(limit, "Too many.") for limit in ("files", "stored_bytes", "open_batches")),
 ]
 JITTER = 0.25
-# Of a busy machine: all errors are tried at the same time.
+# Allows for a busy machine, as all errors are tried at the same time.
 LATE = 3.0
 
 
@@ -159,7 +159,7 @@ CASES = [(status, code) for status, _, code, _ in error_table()]
 def test_the_sdk_repeats_a_request_only_if_that_may_help(outcomes: Mapping[Case, Outcome], case: Case) -> None:
     pauses, delays = outcomes[case].pauses, outcomes[case].delays
     assert len(pauses) == (2 if case in REPEATED else 0)
-    # Without a time of ours, the SDK doubles half a second and subtracts up to a quarter.
+    # Without a Retry-After header, the SDK doubles half a second and subtracts up to a quarter.
     for pause, delay, longest in zip(pauses, delays, (0.5, 1.0), strict=False):
         assert pause >= longest * (1 - JITTER)
         assert delay <= longest + LATE

@@ -299,7 +299,7 @@ def demo(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
             services.add_upstream(name="media of valid requests", base_url=media.url, models=[MEDIA])
         yield
     with django_db_blocker.unblock():
-        # Other tests have an upstream of their own for the model of embeddings, and this one ends now.
+        # Other tests have their own upstream for the embedding model, and this upstream ends now.
         Model.objects.filter(upstream=upstream).delete()
     asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result(60)
     loop.call_soon_threadsafe(loop.stop)
@@ -480,6 +480,6 @@ def test_valid_requests_succeed_or_get_a_documented_error(
     assert not failures, "\n\n".join(failures.values())
     found = rejections(accepted)
     assert not found, found
-    # Otherwise the requests would show little.
+    # Otherwise the test would show little.
     succeeded = sum(count for (_, status, _), count in outcomes.items() if status < 300)
     assert succeeded >= REQUESTS / 3, outcomes

@@ -51,7 +51,7 @@ class Installation:
         ).stdout
         self._secrets = dict(line.split("=", 1) for line in printed.splitlines())
         self._services = read_compose(self._secrets)
-        # Roles and a database of its own: those of the other tests keep their passwords.
+        # Separate roles and a separate database, so that the roles of other tests keep their passwords.
         self.admin = servers.admin
         self.name = f"image_{os.getpid()}"
         self._host = urlsplit(servers.app_url).netloc.rpartition("@")[2]
@@ -221,5 +221,5 @@ def test_the_image_has_no_compiler_no_installer_and_no_writable_files(image: Ima
     assert not (image.root / "app/.venv/bin/pip").exists()
     assert not [path for path in (image.root / "app").rglob("*") if path.lstat().st_uid != 0]
     assert image.user == "10001:10001"
-    # Compiled in the build: a process that cannot write would do it at every start.
+    # Compiled in the build, because a process without write access would compile it at every start.
     assert list(image.root.glob("app/platform/server/__pycache__/settings.*.pyc"))

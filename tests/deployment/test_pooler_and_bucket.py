@@ -62,7 +62,7 @@ def pooled_url(servers: PrivateServers, directory: Path) -> Iterator[str]:
         f"auth_type = scram-sha-256\nauth_file = {users}\nadmin_users = {url.username}\n"
         f"pool_mode = transaction\ndefault_pool_size = {SERVER_CONNECTIONS}\nmax_client_conn = 500\n"
     )
-    # As root, PgBouncer demands another account.
+    # PgBouncer refuses to run as root.
     account = ["-u", "nobody"] if os.geteuid() == 0 else []
     process = subprocess.Popen([program, "-q", *account, str(configuration)], stderr=subprocess.PIPE, text=True)
     try:
@@ -152,7 +152,7 @@ def _options(port: int, *, name: str = BUCKET) -> dict[str, object]:
 def pooled_web(upstream: ScriptedUpstream, pooled_url: str, bucket: S3Storage) -> Iterator[WebProcess]:
     """A web process and a worker behind the pooler, with files in the bucket."""
     variables = {"DATABASE_URL": pooled_url, **variables_of(bucket)}
-    # A worker of other tests would write results to files of its own.
+    # A worker of other tests would write results to its own files.
     with (
         other_workers_suspended(),
         running_worker(concurrency=200, **variables),
@@ -236,7 +236,7 @@ def test_a_backup_of_one_bucket_is_restored_into_another(
     upload = {"file": ("notes.bin", content)}
     stored = ok(pooled.request("POST", "/files", files=upload, data={"purpose": "user_data"}))
     backup = tmp_path / "backup"
-    # Other tests leave files in the database whose content is elsewhere.
+    # The database has files of other tests, whose content is not in the bucket.
     succeed("backup", str(backup), "--allow-missing-files", **variables_of(bucket))
     owner, app = servers.create_database(f"test_{uuid4().hex[:8]}")
     port = urlsplit(str(bucket.endpoint_url)).port or 0

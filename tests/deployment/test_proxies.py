@@ -66,7 +66,7 @@ def _nginx(web: str, port: int, directory: Path) -> Iterator[Path]:
 
 @contextmanager
 def _caddy(web: str, port: int, directory: Path) -> Iterator[Path]:
-    # A certificate of our own: Caddy would ask a certificate authority of the internet.
+    # A self-signed certificate, because Caddy would request one from the internet.
     certificate, key = self_signed(directory, NAME)
     site = (ROOT / "deploy" / "caddy" / "Caddyfile").read_text()
     heading = "{$PLATFORM_HOST:localhost} {\n"
@@ -103,7 +103,7 @@ def _haproxy(web: str, port: int, directory: Path) -> Iterator[Path]:
     (directory / "haproxy.cfg").write_text(site)
     command = [program, "-db", "-f", str(directory / "haproxy.cfg")]
     checked = subprocess.run([*command, "-c"], capture_output=True, text=True, check=False)
-    # Its warnings are mistakes of the file, too.
+    # Warnings are errors in the file, too.
     assert (checked.returncode, checked.stderr) == (0, ""), checked.stderr
     with _running(command, {}, port):
         yield certificate
@@ -174,7 +174,7 @@ def test_events_arrive_while_the_model_generates(front: Front, caller: Caller, s
     with front.http.stream("POST", "/v1/responses", json=body, headers=headers) as response:
         assert response.status_code == 200, response.read()
         lines = response.iter_lines()
-        # The model writes nothing more before this has arrived.
+        # The model sends nothing more before this has arrived.
         assert any('"delta":"Hello"' in line for line in lines)
         gate.open()
         assert any("response.completed" in line for line in lines)
@@ -184,7 +184,7 @@ async def test_websockets_are_forwarded(front: Front, caller: Caller, script: Sc
     script.say("Hello")
     url = f"wss://{NAME}:{front.port}/v1/responses"
     headers = {"Authorization": _bearer(caller)}
-    # Not the client with threads: it reads and writes at the same time, in which OpenSSL may lose what is written.
+    # Not the threaded client: it reads and writes at the same time, and OpenSSL may then lose written data.
     async with connect(url, ssl=front.trust, additional_headers=headers, open_timeout=PATIENCE) as socket:
         await socket.send(json.dumps({"type": "response.create", "model": script.model, "input": "Hi"}))
         kinds = [""]
@@ -283,7 +283,7 @@ def test_no_proxy_repeats_a_request(proxy: str, tmp_path: Path) -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with _front(proxy, f"127.0.0.1:{server.server_address[1]}", tmp_path) as front:
             for number in range(3):
-                # HAProxy also closes the connection, unless it is a new one.
+                # HAProxy also closes the connection unless it is new.
                 with suppress(httpx2.RemoteProtocolError):
                     assert front.http.post(f"/v1/{number}", content=b"{}").status_code == 502
         server.shutdown()

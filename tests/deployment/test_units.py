@@ -29,7 +29,7 @@ def test_there_is_a_unit_for_each_process() -> None:
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_systemd_accepts_the_unit(unit: Path, tmp_path: Path) -> None:
     analyze = need("systemd-analyze", package="systemd")
-    # Of a template, an instance is verified. The program is one that every machine has.
+    # An instance of a template is verified, with a program that every machine has.
     copy = tmp_path / unit.name.replace("@.", "@1.")
     copy.write_text(unit.read_text().replace("/usr/bin/python3", "/bin/true"))
     done = subprocess.run([analyze, "verify", "--man=no", copy], capture_output=True, text=True, check=False)

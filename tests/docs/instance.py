@@ -151,7 +151,7 @@ def running_instance(directory: Path) -> Iterator[Instance]:
     environment = _environment(directory, stubs)
     environment["EGRESS_ALLOW"] = "127.0.0.1"
     terminal = Path(environment["DOCS_TERMINAL"])
-    # Without the part of `manage.py up` that installs: the environment is the one of the tests.
+    # Without the installation of `manage.py up`, because the environment is that of the tests.
     start = (
         "import os, pathlib, sys; from launcher import up; "
         "sys.exit(up.run(root=pathlib.Path.cwd(),"
@@ -194,7 +194,7 @@ def running_instance(directory: Path) -> Iterator[Instance]:
                 r"\b9000\b": str(ports[1]),
                 r"\b9001\b": str(ports[2]),
                 r"\b8090\b": str(ports[4]),
-                # Providers and model servers. `check_upstreams` compares what arrives there.
+                # Providers and model servers. `check_upstreams` compares the requests that arrive there.
                 **{
                     rf"https?://{re.escape(address)}": f"http://127.0.0.1:{ports[3]}/{name}/v1"
                     for address, name in PROVIDERS.items()

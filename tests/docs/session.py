@@ -61,7 +61,7 @@ class Session:
         stem = self._scratch / str(self._number)
         output, state, script = stem.with_suffix(".out"), stem.with_suffix(".state"), stem.with_suffix(".sh")
         script.write_text(text)
-        # The state is written by the shell itself, which a failing command ends: then there is none.
+        # The shell itself writes the state. A failing command ends the shell, and then there is no state.
         command = (
             f"set -euo pipefail\nsource {script} > {output} 2>&1 < /dev/null\nset +u\n"
             f"{{ pwd; env -0; }} > {state}.part; mv {state}.part {state}\n"

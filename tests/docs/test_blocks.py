@@ -16,7 +16,7 @@ from tests.docs.blocks import DOCUMENTED, ROOT, Block, blocks
 
 BLOCKS = [block for page in DOCUMENTED for block in blocks(page)]
 EXECUTED = {"bash", "python", "sql", "text"}  # by test_execution, or checked by test_commands
-# Examples in the documentation that nobody should follow.
+# Examples in the documentation that readers should not follow.
 EXAMPLE_HOSTS = re.compile(r"(^|\.)(example\.(com|org|net)|corp)$|^(127\.0\.0\.1|localhost)(:\d+)?$|<|…|\[")
 
 

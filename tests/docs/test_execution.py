@@ -28,7 +28,7 @@ FOLLOWED = [
 ]
 
 
-# What happens to functions that a page only defines.
+# Steps after a page whose code only defines functions.
 AFTERWARDS = {
     # Sent by the platform, twice: the page says that an event may arrive again.
     "webhooks.md": """

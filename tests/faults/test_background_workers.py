@@ -67,7 +67,7 @@ def test_the_first_output_of_a_resumed_run_reaches_its_follower_immediately(
     api: Api, script: Script, make_worker: MakeWorker
 ) -> None:
     before, after = Gate(), Gate()
-    # Both before the run: a process that has just started stores all deltas at once.
+    # Both happen before the run, because a new process stores all deltas at once.
     workers = [make_worker(**BRIEF), make_worker(**BRIEF)]
     script.then(stream(before), stream(chunk(content="Hel"), after, *text("lo")))
     with api.stream(model=script.model, input="Go.", background=True) as live:
@@ -227,7 +227,7 @@ def test_a_team_with_many_runs_does_not_delay_another_team(
     other = make_api()
     response_id = queue(other, other_script.say("Quick."))
     assert text_of(ended(other, response_id, seconds=60)) == ["Quick."]
-    # While those of the first team fill all slots and the rest of them waits.
+    # Meanwhile, responses of the first team fill all slots and the rest wait.
     assert len(script.received) == 4
     assert [row(api, one).status for one in queued].count("queued") == 8
     gate.open()

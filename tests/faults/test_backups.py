@@ -233,7 +233,7 @@ def paths_of(values: dict[str, list[str]]) -> Iterator[str]:
     """Yield every path below `/v1` that shows an object. An endpoint with an unknown parameter raises `KeyError`."""
     day = int(time.time()) // 86400 * 86400
     (team,) = values["project_id"]
-    # Of this team, because runs of others that clients have left may still end.
+    # Only of this team, because abandoned runs of other teams may still end.
     usage = f"?start_time={day}&end_time={day + 86400}&project_ids={team}"
     for endpoint in (one for one in ENDPOINTS if one.method == "GET"):
         path = f"/{endpoint.path}"
@@ -340,7 +340,7 @@ def test_a_restored_backup_returns_every_object_byte_for_byte(
         assert {path: both for path, both in changed(before, found).items() if after[path] == before[path]} == {}
         with httpx2.Client(timeout=PATIENCE) as http, running_worker(**environment):
             check_secrets(Api(http, url=restored.url, caller=api.caller), script, filled, tools, receiver)
-    # Into a database that is not empty, nothing is restored.
+    # Nothing is restored into a database that is not empty.
     refused = manage("restore", str(directory), **target.environment)
     assert refused.returncode == 1
     assert "The database is not empty" in refused.stderr

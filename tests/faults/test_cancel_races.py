@@ -83,6 +83,6 @@ def test_the_status_that_cancel_returns_is_final(nodes: list[Api], script: Scrip
     assert min(outcomes.values()) > RACES / 50, outcomes
     eventually(lambda: all(call.closed.is_set() or call.answered.is_set() for call in script.received))
     for response_id, body in races.answers.items():
-        # The usage of a call that was cut is known once its process has recorded it.
+        # The usage of an interrupted call is known once its process has recorded it.
         known = body if body["usage"] else {**body, "usage": ANY}
         assert nodes[0].retrieve(response_id) == known

@@ -92,7 +92,7 @@ def test_runs_in_progress_continue_after_a_clock_jump(
             gate.open()
         assert types(live.rest())[-1] == "response.completed"
     assert text_of(ended(api, background["id"], seconds=RECOVERY_SECONDS)) == ["Hello"]
-    # Nobody has taken one for dead.
+    # No process was declared dead.
     assert len(script.received) - before == len(gates)
     assert deployment.sql("SELECT attempt FROM responses_response WHERE id = %s", background["id"]) == [(1,)]
 
@@ -163,7 +163,7 @@ def test_clock_jumps_of_a_machine_do_not_change_expiry(
             ok(api.request("POST", f"{path}/parts", files={"data": ("b", b"b")}))
         else:
             assert ok(api.get(path)).get("status") == row.get("status"), path
-    # What is stored now has the time of the database, so nothing is deleted too early later.
+    # New rows have the time of the database, so nothing is deleted too early.
     script.say("Hello")
     response = api.create(model=script.model, input="Hi")
     ages = [time.time() - row["created_at"] for row in [*after.values(), response]]

@@ -72,7 +72,7 @@ def test_a_run_that_ends_two_processes_fails_with_the_reason(api: Api, script: S
     assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
     assert "ended the process that ran it" in failed["error"]["message"]
     assert len(killed) == len(script.received) == 2
-    # The second process was none that others share.
+    # The second process was not shared with other runs.
     assert [worker.pid in killed for worker in (first, second)].count(True) == 1
     survivor = second if first.pid in killed else first
     assert "a run has ended two processes" in survivor.output()
@@ -152,7 +152,7 @@ def test_an_isolated_run_of_a_stopping_worker_continues_on_another(
     assert third.pid in (executing, parent_of(executing))
     gate.open()
     assert text_of(ended(api, response_id, seconds=60))[-1].endswith("lo")
-    # A clean stop is no failed attempt.
+    # A clean stop does not count as a failed attempt.
     assert row(api, response_id).attempt == (3 if is_paralysed else 2)
 
 

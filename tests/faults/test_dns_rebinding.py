@@ -27,8 +27,8 @@ from tests.support.workers import running_worker
 
 pytestmark = pytest.mark.slow
 DOMAIN = "rebinding.example"
-# Addresses of their own, as tests may run in parallel: a public one, which this machine has only meanwhile, and an
-# internal one.
+# Separate addresses, as tests may run in parallel: a public one, added to this machine for the test, and an internal
+# one.
 _PROCESS = os.getpid() % 60_000
 PUBLIC = f"11.255.{_PROCESS // 250}.{_PROCESS % 250 + 1}"
 INTERNAL = f"127.77.{_PROCESS // 250}.{_PROCESS % 250 + 1}"
@@ -98,7 +98,7 @@ def site(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -
         prefix = stack.enter_context(name_server(names, INTERNAL, directory))
         stack.enter_context(_public_address())
         for process in workers.RUNNING:
-            # They would ask another name server.
+            # They would use another name server.
             stack.enter_context(process.suspended())
         public, internal = Listener(PUBLIC, tls), Listener(INTERNAL, tls)
         stack.callback(public.socket.close)
@@ -164,7 +164,7 @@ def _names(site: Site) -> dict[str, str]:
 def test_no_parameter_reaches_an_internal_address(site: Site, api: Api, script: Script, parameter: str) -> None:
     names, before = _names(site), site.public.connections
     for name in names.values():
-        # A second request finds the address changed.
+        # The address has changed for a second request.
         for _ in range(2):
             path, body = REQUESTS[parameter](f"https://{name}/a.png")
             answer = api.post(path, {"model": script.model, **body})
@@ -173,7 +173,7 @@ def test_no_parameter_reaches_an_internal_address(site: Site, api: Api, script: 
                 assert ended(api, answer.json()["id"])["status"] == "failed"
     assert site.internal.connections == 0
     assert [kind for kind, name in names.items() if not site.names.was_asked(name)] == []
-    # The names were reached as long as they were public.
+    # The names could be reached as long as they were public.
     assert site.public.connections - before >= 3
 
 

@@ -22,7 +22,7 @@ MIB = 1024 * 1024
 REQUESTS = 60
 # The default of COMPUTE_PROCESSES.
 PROCESSES = 3
-# Of a team in the queue, in addition to those that are computed.
+# Of a team in the queue, in addition to the computations in progress.
 WAITING = 32
 # For one answer on a busy machine.
 PATIENCE = 10.0
@@ -93,7 +93,7 @@ def test_a_flood_of_expensive_inputs_delays_neither_probes_nor_other_teams(
                 tools = [lark(f'start: "yes {number}"')]
                 ok(other.post("/responses", {"model": script.model, "input": "Hi", "tools": tools}))
                 ok(other.post("/responses", {**asking_about(documents.pdf("Hi"), "a.pdf"), "model": script.model}))
-            # All of this happened in the middle of the flood.
+            # All of this happened during the flood of requests.
             assert sum(not task.done() for task in flood) > WAITING / 2
         finally:
             server.stop(signal.SIGKILL)

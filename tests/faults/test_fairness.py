@@ -15,8 +15,8 @@ from tests.support.sampling import SEED
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 ROOT = Path(__file__).parents[2]
-# Without turns, quiet teams waited 10 to 20 times as long beside the loud one, and most of their requests were refused.
-# The rest is for what else the machine does.
+# Without turns, the other teams waited 10 to 20 times as long beside the busy one, and most of their requests were
+# refused. The margin is for other load on the machine.
 MOST_RISE = 8.0
 
 

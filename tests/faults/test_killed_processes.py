@@ -25,7 +25,7 @@ from tests.support.web import WebProcess, running_web
 from tests.support.workers import MakeWorker
 
 pytestmark = pytest.mark.slow
-# Longer than a test waits: only the end of its connection can say that a process has died.
+# Longer than a test waits, so that only the end of its connection shows that a process has died.
 LEASE = {"LEASE_SECONDS": "600"}
 SANDBOX_ADDRESS = f"{tempfile.gettempdir()}/killed-{os.getpid()}"
 SANDBOX_TOKEN = secrets.token_urlsafe(32)
@@ -173,7 +173,7 @@ def test_the_model_reads_that_its_call_was_interrupted_by_a_killed_sandbox(
             answer = threads.submit(api.post, "/responses", body)
             second = ok(answer.result(PATIENCE))
             assert (second["output"][0]["status"], script.messages[3][-1]["content"]) == ("completed", "42")
-            # Its container is lost, as the next response of the chain learns from its first call.
+            # Its container is lost, which the next response of the chain notices at its first call.
             script.call(code_interpreter=code("1")).call(code_interpreter=code("2")).say("2.")
             third = ok(api.post("/responses", {**body, "previous_response_id": first["id"]}))
             assert [item["status"] for item in third["output"]] == ["failed", "completed", "completed"]
@@ -191,7 +191,7 @@ def test_a_call_is_not_repeated_when_sandbox_and_worker_were_killed(
         tools = [CODE_INTERPRETER]
         response_id = api.create(model=script.model, input="Work.", tools=tools, background=True)["id"]
         eventually(lambda: "sleep" in names(killed) and is_present(caller, response_id))
-        # The worker first, which would let the model read that the call has failed.
+        # The worker first, because it would report the failed call to the model.
         first.stop(signal.SIGKILL)
         killed.process.kill()
         with running_sandbox(SANDBOX_ADDRESS, SANDBOX_TOKEN) as successor:

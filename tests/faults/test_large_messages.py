@@ -28,7 +28,7 @@ TOO_LARGE = 100 * MIB
 TEXT, CONTINUATION, CLOSE = 1, 0, 8
 LAST, COMPRESSED = 0x80, 0x40
 MESSAGE_TOO_BIG = 1009
-# What the server has read of a message, in up to two copies, and some room.
+# The part of a message that the server has read, in up to two copies, and some margin.
 HELD = 3 * MAX_BODY_BYTES
 
 
@@ -90,7 +90,7 @@ def close_code_after(peer: RawConnection, message: Iterator[bytes]) -> int:
             piece = peer.socket.recv(1024)
             assert piece, "the connection was closed without a code"
             received += piece
-        # Whoever does not stop now is disconnected.
+        # Clients that do not stop now are disconnected.
         sending.result(timeout=HANGS_AFTER)
     assert received[0] == CLOSE | LAST, received
     return int.from_bytes(received[2:4])
@@ -121,7 +121,7 @@ def test_a_compressed_message_that_expands_beyond_64_mib_closes_its_connection(c
 def test_messages_of_a_client_that_does_not_read_do_not_fill_the_memory(
     fresh_web: WebProcess, caller: Caller, script: Script
 ) -> None:
-    # Refused, with an answer that repeats the input.
+    # Refused, with an error that repeats the input.
     event = orjson.dumps({"type": "response.steer", "previous_response_id": "resp_1", "input": "x" * 8 * MIB})
     message = frame(TEXT | LAST, len(event)) + event
     with (
@@ -145,7 +145,7 @@ def create_event(size: int, model: str) -> bytes:
 def test_large_messages_of_many_connections_do_not_fill_the_memory(
     fresh_web: WebProcess, caller: Caller, make_caller: MakeCaller, script: Script
 ) -> None:
-    # Incomplete: each keeps what the server reads of it.
+    # Incomplete: each keeps the part that the server has read.
     message = create_event(60 * MIB, "unknown")[:-1]
     script.always(stream(*text("Hello")))
     with ExitStack() as stack, MemoryMeter(fresh_web.pid) as memory:
@@ -199,7 +199,7 @@ def test_a_fragmented_message_closes_its_connection_without_free_memory(fresh_we
         for sender in (peer, second):
             assert sender.send(frame(TEXT, 40 * MIB) + b"x" * 40 * MIB)
         assert close_code_after(second, iter([frame(CONTINUATION, 20 * MIB) + b"x" * 20 * MIB])) == TRY_AGAIN_LATER
-        # What it had reserved is free again.
+        # Its reserved memory is free again.
         with opened(fresh_web, caller) as third:
             assert third.send(create_event(50 * MIB, "unknown"))
 

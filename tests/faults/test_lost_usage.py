@@ -190,7 +190,7 @@ def test_a_process_declared_dead_does_not_record_its_call(
     response_id = api.create(model=script.model, input=QUESTION, background=True)["id"]
     gate.wait_until_reached()
     with slow.suspended() if answers else nullcontext():
-        # The run is loaded in the transaction that takes it, so before the other process can notice.
+        # The run is loaded in the transaction that takes it over, before the other process can notice.
         with scope.team(api.caller.team.pk):
             row = Response.objects.filter(pk=response_id)
             take(row)
@@ -410,7 +410,7 @@ def test_a_live_process_does_not_record_a_call_that_another_recorded(
         dead_processes.release([str(owner).rpartition(":")[2]])
         gate.open()
         assert answer.result().status_code == 200
-    # The process has ended, and with it all that it writes.
+    # The process has ended, so it writes nothing more.
     assert [record.outcome for record in records(api)] == ["interrupted"]
 
 

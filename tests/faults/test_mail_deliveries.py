@@ -124,7 +124,7 @@ def test_a_silent_mail_server_delays_no_webhook(caller: Caller, silent_smtp: Smt
         add_endpoint(caller, receiver.url)
         for number in range(10):
             notify_team(caller, str(number))
-        # Both of the worker's slots for mail are taken.
+        # Both mail slots of the worker are in use.
         eventually(lambda: silent_smtp.here == 2)
         for number in range(20):
             announce(caller, object_id=f"resp_{number}")
@@ -170,7 +170,7 @@ def test_late_mails_are_abandoned_and_old_ones_deleted(caller: Caller, smtp: Smt
         MailDelivery.objects.update(created_at=now() - timedelta(days=31))
     sweep()
     assert mails_of(caller) == []
-    # That the team was notified is remembered longer than the longest period of a budget.
+    # The notification of the team is remembered longer than the longest budget period.
     assert notify_team(caller) is None
     with scope.team(caller.team.pk):
         Notification.objects.filter(pk=made.pk if made else "").update(created_at=now() - timedelta(days=401))

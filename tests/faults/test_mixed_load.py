@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.nightly
 @pytest.mark.usefixtures("servers")
 def test_no_kind_of_request_fails_under_mixed_load() -> None:
-    # However slow the machine is: both parts end only after enough actions.
+    # On a slow machine, too, both parts end only after enough actions.
     size = ["--minutes", "0.1", "--capacity-seconds", "3", "--teams", "20", "--processes", "1", "--workers", "1"]
     command = [sys.executable, "-m", "benchmarks", "mixed", *size, "--seed", str(SEED)]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ}, capture_output=True, text=True, check=False)

@@ -82,7 +82,7 @@ def test_web_answers_503_while_it_cannot_reach_postgres(deployment: Deployment, 
     with ThreadPoolExecutor() as threads:
         # Not read by `api.stream`, which would compare it with a response that cannot be retrieved.
         whole = threads.submit(deployment.http.post, f"{deployment.url}/v1/responses", json=body, headers=api.headers)
-        # The others come after it, as its answer is the first of the script.
+        # The other requests follow it, because its answer is the first of the script.
         gate.wait_until_reached()
         with deployment.load(script.model) as answers:
             with links.link("web", "postgres").cut():
@@ -172,7 +172,7 @@ def test_scheduled_tasks_continue_after_a_cut_of_the_scheduler(deployment: Deplo
     log = deployment.servers.log("beat")
     known = log.stat().st_size
     with links.link("beat", "valkey").cut():
-        # The scheduler has given its connection up and fails to open another one.
+        # The scheduler has closed its connection and fails to open another one.
         eventually(lambda: log.read_bytes()[known:].count(b"Timeout connecting to server"))
         runs = deployment.task_runs()
     # The most frequent task comes every five seconds.

@@ -71,7 +71,7 @@ def terminate_sessions(deployment: Deployment, *, like: str = "%") -> int:
 def test_runs_in_progress_survive_a_restart(deployment: Deployment, script: Script, how: signal.Signals) -> None:
     api, gate = deployment.api, Gate()
     script.always(stream(chunk(content="Hel"), gate, *text("lo")))
-    # Of the request that showed that the deployment works.
+    # The request that showed that the deployment works.
     earlier = len(script.received)
     with running_receiver() as receiver, ThreadPoolExecutor() as threads:
         endpoint = api.post(
@@ -107,7 +107,7 @@ def test_clients_get_503_during_an_outage_and_readiness_returns_without_flapping
         deployment.start(deployment.postgres)
         began = machine_time()
         eventually(lambda: deployment.readiness() == 200, seconds=RECOVERY_SECONDS)
-        # Ready means ready: it is not taken back.
+        # Once reported, readiness does not end again.
         assert [status for status in (probe_soon(deployment) for _ in range(20)) if status != 200] == []
         steady = deployment.wait_until_steady(script.model, answers)
     assert steady - began < RECOVERY_SECONDS
@@ -183,7 +183,7 @@ def test_every_request_is_answered_within_one_time_limit(deployment: Deployment,
         answer = deployment.http.request(method, deployment.url + path, headers=headers, **options)
         return f"{method} {path}", answer.status_code, machine_time() - began
 
-    # Also to those that wait for a thread because others do.
+    # Also to requests that wait for a thread which others use.
     with deployment.paused(deployment.postgres), ThreadPoolExecutor(2 * len(requests)) as threads:
         answers = [sent.result() for sent in [threads.submit(send, *one) for one in [*requests, *requests]]]
     # A second for the cancellation of a statement, and two for finding out what became of a commit.
@@ -248,11 +248,11 @@ def test_statements_beyond_the_time_limit_give_503(deployment: Deployment, scrip
             eventually(lambda: len(answers) > 5)
             set_delay(60)
             eventually(lambda: [answer for answer in [*answers] if answer.status == 503])
-            # What needs no such statement is served.
+            # Requests without such a statement are served.
             assert deployment.api.get("/models").status_code == 200
             set_delay(0)
             steady = deployment.wait_until_steady(script.model, answers)
-        # Those that were given up do not stay behind in the server.
+        # Abandoned statements do not remain in the server.
         asleep = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
         eventually(lambda: not deployment.sql(asleep), seconds=RECOVERY_SECONDS)
     finally:
@@ -348,7 +348,7 @@ def test_clients_get_503_while_others_have_all_connections(deployment: Deploymen
         eventually(lambda: deployment.readiness() == 503, seconds=RECOVERY_SECONDS)
         # Each client waits for ten seconds first.
         eventually(lambda: {answer.code for answer in [*answers][-4:]} == UNAVAILABLE)
-        # Longer than the run would wait if somebody waited for it.
+        # Longer than a run with a waiting client would wait.
         eventually(lambda: machine_time() > taken + 12)
         assert deployment.readiness() == 503
         others.close()
@@ -356,7 +356,7 @@ def test_clients_get_503_while_others_have_all_connections(deployment: Deploymen
     # Its lease has expired, so its turn may be repeated.
     assert text_of(ended(api, running["id"], seconds=RECOVERY_SECONDS))[-1:] == ["Hello"]
     deployment.assert_nothing_lost(answers, steady=steady, codes=UNAVAILABLE)
-    # Those before may have lost their connections several times.
+    # Earlier requests may have lost their connections several times.
     assert max(answer.seconds for answer in answers if answer.began > taken) < 3 * RECOVERY_SECONDS
 
 
@@ -408,7 +408,7 @@ def test_sessions_that_are_terminated_at_random_cost_no_completed_response(
             time.sleep(0.2)
         steady = deployment.wait_until_steady(script.model, answers)
     deployment.assert_nothing_lost(answers, steady=steady, codes=UNAVAILABLE)
-    # No session is left in a transaction; those of the moment end.
+    # No session remains in a transaction; current transactions end.
     inside = "SELECT 1 FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
     eventually(lambda: not deployment.sql(inside), seconds=RECOVERY_SECONDS)
 
@@ -433,7 +433,7 @@ def test_a_stream_continues_for_its_followers_without_notifications(deployment: 
 @pytest.mark.nightly
 def test_responses_wait_while_the_disk_of_the_server_is_full(deployment: Deployment, script: Script) -> None:
     api, gate, home = deployment.api, Gate(), deployment.servers.cluster.home
-    # Rows so large need space of their own.
+    # Rows this large need their own space.
     large = os.urandom(100_000).hex()
     with small_disk(home.make("small"), kilobytes=8192) as disk, ThreadPoolExecutor() as threads:
         deployment.sql(f"CREATE TABLESPACE small LOCATION '{disk}'")

@@ -323,7 +323,7 @@ def _requests(http: httpx2.Client, url: str, parrot: Parrot) -> bytes:
         asked: dict[str, Any] = {"model": model, "input": "Hi"}
         answers.append(http.post(f"{url}/responses", json=asked))
         answers.append(http.post(f"{url}/responses", json={**asked, "stream": True}))
-        # Its answer may repeat the input: that is the client's own.
+        # Its answer may repeat the client's own input.
         http.post(f"{url}/responses", json={"model": model, "input": UNSTORED, "store": False, "stream": True})
         answers.append(http.post(f"{url}/embeddings", json=asked))
     for kind in ("telling", "failing", "calling", "listing", "401", "500"):

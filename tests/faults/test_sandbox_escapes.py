@@ -287,7 +287,7 @@ for _ in range({processes}):
         time.sleep(60)
 time.sleep(60)
 """
-# Memory of the kernel that belongs to no process: code that takes it, and how many processes run it.
+# Kernel memory that belongs to no process: code that allocates it, and the number of processes that run it.
 KERNEL_MEMORY = {
     "stream sockets": ("            while True: fill(socket.socketpair())", 55),
     "datagram sockets": ("            while True: fill(socket.socketpair(type=socket.SOCK_DGRAM))", 55),

@@ -26,7 +26,7 @@ def test_another_scheduler_takes_over(how: signal.Signals, servers: PrivateServe
             assert not second.is_active
             first.process.send_signal(how)
             first.process.wait(30)
-            # The lock of a killed one expires after five seconds.
+            # The lock of a killed scheduler expires after five seconds.
             eventually(lambda: second.is_active, seconds=RECOVERY_SECONDS)
             assert broker.ttl("platform:beat") > 0
 

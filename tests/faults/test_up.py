@@ -75,7 +75,7 @@ class Up:
     def variables(state_dir: Path) -> dict[str, str]:
         """Return the environment of the tests without their servers."""
         kept = {name: value for name, value in os.environ.items() if name not in OURS}
-        # What else runs on this machine has no influence.
+        # Other processes on this machine have no influence.
         return {**kept, "STATE_DIR": str(state_dir), "MODEL_SERVER_PORTS": "none"}
 
     @property
@@ -247,7 +247,7 @@ def test_a_worker_that_keeps_crashing_leaves_the_rest_running(running: Up) -> No
     worker_status = next(entry for entry in status["processes"] if entry["name"] == "worker")
     assert worker_status["restarts"] >= 6
     assert worker_status["last_end"] == "signal SIGKILL"
-    # A worker works again, without a start of the platform.
+    # A worker works again without a restart of the platform.
     with httpx2.Client(timeout=HANGS_AFTER) as http:
         api = Api(http, url=running.url, secret=running.labelled("Key"))
         made = ok(api.post("/responses", {"model": "demo", "input": "Hello", "background": True}))
@@ -300,7 +300,7 @@ class Clients:
 
     def wait_for_each(self, *, seconds: float) -> None:
         """Wait until each client has seen the end of a newly created response."""
-        # One may end that was created before.
+        # A response that was created before may end.
         goals = [len(ended) + 2 for ended in self.ended]
         eventually(lambda: all(map(ge, map(len, self.ended), goals)), seconds=seconds)
 
@@ -368,10 +368,10 @@ def test_everything_is_served_after_random_kills(running: Up) -> None:
         assert clients.statuses <= {200, 503}
         for response_id in clients.created:
             response = ended(api, response_id, seconds=3 * RECOVERY_SECONDS)
-            # A call of the code interpreter that was interrupted is not repeated: the run says so.
+            # An interrupted call of the code interpreter is not repeated; the run fails with that reason.
             is_unknown = response["status"] == "failed" and response["error"]["code"] == "server_error"
             assert response["status"] == "completed" or (is_unknown and response["background"]), response
-        # Those whose client has lost its connection end as well.
+        # Responses whose client has lost its connection end as well.
         eventually(
             lambda: not [one for one in ok(api.get("/responses", limit=100))["data"] if one["status"] in RUNNING],
             seconds=3 * RECOVERY_SECONDS,

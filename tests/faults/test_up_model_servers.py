@@ -75,7 +75,7 @@ def test_a_found_server_is_offered_and_connected_once(state_dir: Path, server: M
     finally:
         up.end()
 
-    # The models of a connected server are the choice of its operator from then on.
+    # Once a server is connected, its operator chooses the models.
     server.pages["/v1/models"] = models("nomic-embed-text", "qwen3:8b", "other", owner="library")
     up = started(state_dir, server, "--connect")
     try:

@@ -28,7 +28,7 @@ from tests.support.web import WebProcess, running_web
 from tests.support.workers import WorkerProcess, other_workers_suspended, running_worker
 
 MODEL = "faulty/model"
-# Of the same server, by the Responses API.
+# The same server with the Responses API.
 RESPONSES_MODEL = "faulty/responses"
 LIMITS = {
     "UPSTREAM_IDLE_TIMEOUT": "2",
@@ -208,7 +208,7 @@ TABLE: dict[str, Row] = {
         message=NOT_JSON,
         differs={
             "chat stream": Outcome(200, "server_error", NOT_JSON),
-            # Answers that are passed on may have any other type.
+            # Forwarded answers may have any other type.
             **dict.fromkeys(
                 ["completion", "completion stream", "speech", "transcription"], Outcome(500, "server_error", PAGE)
             ),
@@ -280,7 +280,7 @@ def strict_web(faulty: FaultyUpstream) -> Iterator[WebProcess]:
 
 @pytest.fixture(scope="module")
 def strict_worker(faulty: FaultyUpstream) -> Iterator[WorkerProcess]:
-    # Those of other tests have other limits.
+    # Processes of other tests have other limits.
     with other_workers_suspended(), running_worker(concurrency=200, **LIMITS) as process:
         yield process
 
@@ -316,7 +316,7 @@ def test_every_fault_ends_with_its_error_and_the_next_call_succeeds(
     with injected(faulty, row):
         outcomes = call_all(apis)
     if row.message == TOO_LARGE:
-        # On a slow machine, an answer reaches a limit of time before that of its size.
+        # On a slow machine, an answer reaches its time limit before its size limit.
         outcomes = {kind: expected[kind] if end.message in OVER_TIME else end for kind, end in outcomes.items()}
     assert outcomes == expected
     # Sixteen answers of at most 4 MiB, some of them twice while they are joined, and what the allocator keeps.
@@ -341,7 +341,7 @@ def assert_recorded(api: Api, expected: Outcome, *, is_run: bool, code: str) -> 
             outcomes = [one.outcome for one in UsageRecord.objects.order_by("occurred_at", "id")]
         return outcomes if len(outcomes) >= 2 else []
 
-    # A stream's is written at its end, a moment after the client has read it. Retries have records of their own.
+    # The record of a stream is written at its end, just after the client has read it. Retries have separate records.
     outcomes = eventually(found)
     assert outcomes[-1] == "stop"
     assert set(outcomes[:-1]) <= ({"failed", "interrupted"} if failed else {"stop"})

@@ -97,7 +97,7 @@ class Deployment:
         """Return true if a task was sent and executed since then."""
         ended: Any = self.broker.client.hvals("platform:tasks")
         facts = [note["facts"] for note in self.broker.notes("beat:*")]
-        # The execution alone could be that of a task that was sent before the fault.
+        # A task that was executed now may have been sent before the fault.
         sent = [each["sent_at"] for each in facts if each.get("active") and each["sent_at"] > since]
         return bool(sent) and any(json.loads(run)["ended_at"] > min(sent) for run in ended)
 
@@ -187,7 +187,7 @@ def disk_full(broker: Broker) -> Iterator[None]:
         with suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
             while filler.write(bytes(4096)):
                 pass
-        # The last page of its file may have space.
+        # The last page of its file may have free space.
         eventually(lambda: _is_refused(broker.client))
         try:
             yield
@@ -236,7 +236,7 @@ def test_clients_get_answers_while_valkey_fails_and_limits_return(
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "limits_unavailable")
         assert int(refused.headers["retry-after"]) >= 1
         unlimited += [_seconds(lambda: own.create(**body)) for _ in range(2)]
-        # A busy machine may delay one, but Valkey delays none.
+        # A busy machine may delay a request, but Valkey delays none.
         assert min(unlimited) < USUAL_ANSWER
         assert max(unlimited) < LONGEST_ANSWER / 2
         queued = own.create(background=True, **body)
@@ -286,7 +286,7 @@ def test_a_task_may_take_longer_than_its_connection_lives(deployment: Deployment
     with suppress(queue.Empty):
         # The connection is waiting for another task when it is lost.
         queue.get(timeout=0.1)
-    # Like the one for remote control.
+    # Like the connection for remote control.
     broadcast = Queue("broadcast", Exchange("broadcasts", type="fanout"), auto_delete=True)
     Consumer(connection.channel(), [broadcast]).consume()
     with gone(deployment.broker):
@@ -339,6 +339,6 @@ def test_the_console_works_without_valkey_except_for_passwords(
                 began = machine_time()
                 assert signed_in.get(path, follow_redirects=True).status_code == 200
                 assert machine_time() - began < LONGEST_ANSWER
-        # The attempt above is not executed afterwards: its lock would keep everybody out for ten seconds.
+        # The attempt above is not executed afterwards, as its lock would block all users for ten seconds.
         eventually(lambda: _send(other, "/account/login/", login=name).status_code == 302, seconds=RECOVERY_SECONDS / 2)
     assert "Traceback" not in deployment.web.output(since=written)

@@ -116,7 +116,7 @@ def test_a_websocket_continues_responses_of_all_processes(
         return len(owners(caller)) == PROCESSES
 
     eventually(all_have_continued)
-    # Each request, on whichever process, has read all messages before it.
+    # Each request, on any process, has read all earlier messages.
     assert [len(messages) for messages in script.messages] == [*range(1, 2 * len(script.messages), 2)]
 
 
@@ -151,7 +151,7 @@ def test_processes_that_keep_crashing_are_replaced_by_the_same_parent(
 ) -> None:
     script.always(stream(*text("Hello")))
     with running_web(server="uvicorn", processes="2") as process:
-        # The same number dies more often than the parent once accepted.
+        # More processes die than the parent accepted in an earlier version.
         before, survivor = children(process), max(children(process))
         for _ in range(6):
             os.kill((before - {survivor}).pop(), signal.SIGKILL)

@@ -77,7 +77,7 @@ def test_the_sdk_verifies_and_parses_deliveries(caller: Caller, receiver: Receiv
 
 def test_delivery_starts_as_soon_as_the_event_is_committed(caller: Caller, receiver: Receiver) -> None:
     add_endpoint(caller, receiver.url)
-    # A notification wakes the worker, which would look by itself only much later.
+    # A notification wakes the worker, which would otherwise poll much later.
     with delivering(poll_seconds=600):
         announce(caller, object_id="resp_1")
         receiver.wait_for(1)

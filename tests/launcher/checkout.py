@@ -115,7 +115,7 @@ class Checkout:
         shutil.copytree(ROOT / "platform" / "launcher", root / "platform" / "launcher", ignore=ignored)
         (root / RUNTIME).parent.mkdir()
         checkout = cls(root=root)
-        # No configuration of pip and no proxy of this machine; uv as the tests have it, and its errors without a wait.
+        # Without this machine's pip configuration and proxy, with the uv of the tests, and without its retries.
         checkout.variables = {
             "PATH": f"{UV.parent}:/usr/bin:/bin",
             "HOME": str(home),
@@ -142,7 +142,7 @@ class Checkout:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # Ignored in everything that a shell without job control starts in the background, and so inherited.
+            # Shells without job control start background processes with SIGINT ignored, which children inherit.
             **{
                 "cwd": self.root,
                 "start_new_session": True,

@@ -167,13 +167,13 @@ def test_ctrl_c_during_the_installation_is_reported(checkout: Checkout, index: P
     index.released.clear()
     process = checkout.start("up", "--no-input")
     assert index.asked.wait(30)
-    # Only the launcher: it ends its installer, which a terminal would interrupt as well.
+    # Only the launcher is interrupted. It ends its installer, which a terminal would interrupt as well.
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=PATIENCE)
     done = subprocess.CompletedProcess(process.args, process.returncode, output, errors)
     assert "The installation was interrupted: run the same command again" in error_of(done, code=130)
     with_lock = os.open(checkout.root, os.O_RDONLY)
-    # Taken without waiting: no installer is left behind.
+    # The lock is free at once, so no installer is left.
     fcntl.flock(with_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(with_lock)
 

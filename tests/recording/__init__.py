@@ -19,7 +19,7 @@ PRODUCT = ("platform", "responses", "conversations", "tenants")
 MEASURED = [f"{ROOT / folder}/*" for folder in PRODUCT]
 DIRECTORY, CONTEXT = "TEST_EXECUTED", "TEST_EXECUTED_CONTEXT"
 _POLL_SECONDS = 0.05
-# Many processes are killed, and keep what they have written. They are young; to save takes time even if nothing runs.
+# Killed processes keep only the data saved so far. Most are young; saving takes time even if nothing runs.
 _SAVE_SECONDS, _SAVE_SHARE = 5.0, 0.1
 
 

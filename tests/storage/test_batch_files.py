@@ -24,7 +24,7 @@ from tests.storage.test_batch_queue import create_batches
 from tests.support.api import Caller
 
 pytestmark = pytest.mark.usefixtures("database")
-# With 60 lines 12 MiB, twelve times what a file holds in memory.
+# 60 lines are 12 MiB, twelve times as much as a file keeps in memory.
 ANSWER = {"instructions": "é" * 100_000}
 LINES = 60
 REASONS = {BatchStatus.CANCELLED: "batch_cancelled", BatchStatus.EXPIRED: "batch_expired"}
@@ -121,7 +121,7 @@ def test_a_failure_is_stored_with_its_reason(caller: Caller) -> None:
         batch = Batch.objects.get(pk=job.id)
     assert batch.files_retry_at is not None
     assert (batch.status, batch.file_failures, batch.lease_until) == ("finalizing", 1, None)
-    # Without the path, which is none of the client's business.
+    # Without the path, which clients must not see.
     assert batch.file_error == "No space left on device"
 
 

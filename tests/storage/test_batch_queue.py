@@ -20,7 +20,7 @@ from tests.support.api import Caller, MakeCaller
 def rolled_back(database: None) -> Iterator[None]:
     """A transaction that sees every team and is rolled back."""
     with transaction.atomic(), scope.every_team():
-        # Hide what other tests have left.
+        # Hide the rows of other tests.
         Batch.objects.filter(status__in=OPEN_BATCHES).update(
             status=BatchStatus.VALIDATING, lease_until=now() + timedelta(hours=1)
         )
@@ -126,10 +126,10 @@ def test_a_worker_runs_only_one_suspected_line(rolled_back: None, make_caller: M
     abandon(batch_id, attempts=3, lines=4, caller=caller)
     abandon(other_id, attempts=3, lines=4, caller=other)
     first = queue.claim_lines(slots=20, own=[])
-    # One of them, and both lines that no worker has begun.
+    # One suspected line, and both lines that no worker has started.
     assert sorted(line.attempt for line in first) == [1, 1, 4]
     assert queue.claim_lines(slots=20, own=first) == []
-    # Another worker takes one as well: it does not die with the first.
+    # Another worker takes a suspected line as well, as it would not crash together with the first worker.
     assert [line.attempt for line in queue.claim_lines(slots=20, own=[])] == [4]
     left = [line for line in first if not line.is_suspect]
     assert [line.attempt for line in queue.claim_lines(slots=20, own=left)] == [4]

@@ -28,7 +28,7 @@ def alone(database: None, settings: Settings) -> Iterator[None]:
     """Remove earlier alerts, and configure a mail server that nothing connects to."""
     settings.EMAIL_HOST, settings.DEFAULT_FROM_EMAIL = "127.0.0.1", "platform@example.com"
     BudgetCheck.objects.all().delete()
-    # The records of these tests are older than what other tests have summed.
+    # The records of these tests are older than the sums of other tests.
     aggregate.discard()
     yield
     BudgetCheck.objects.all().delete()

@@ -52,7 +52,7 @@ async def backends() -> set[int]:
 def test_each_thread_opens_its_own_connection(database: None) -> None:
     connection.close()
     asyncio.run(connect_threads())
-    # Nobody would return a connection of this thread, which has the event loop, to the pool.
+    # A connection of this thread, which runs the event loop, would never be returned to the pool.
     assert connection.connection is None
 
 
@@ -95,7 +95,7 @@ async def test_the_statements_of_a_request_share_one_limit(database: None, limit
     with pytest.raises(OperationalError):
         await in_view_thread(lambda: sleep(0.6), authorization="")
     assert machine_time() - began < 0.6
-    # What follows fails at once, and does not break the connections of others.
+    # Later statements fail at once and do not break the connections of others.
     with pytest.raises(OperationalError):
         await in_db_thread(backend)
     wait_limit.start()
@@ -160,7 +160,7 @@ def test_the_wait_for_a_connection_ends_with_the_limit(database: None, limited: 
 
     connection.close()
     with ExitStack() as taken:
-        # Until no connection is left: other threads keep some. On a busy machine, a new one takes seconds.
+        # Until no connection is left, as other threads keep some. On a busy machine, opening one takes seconds.
         while (load := pool_load())["used"] < load["max"]:
             with suppress(PoolTimeout):
                 taken.enter_context(connection.pool.connection(timeout=0.3))  # type: ignore[attr-defined]
@@ -169,7 +169,7 @@ def test_the_wait_for_a_connection_ends_with_the_limit(database: None, limited: 
 
 async def test_a_thread_keeps_its_connection(database: None) -> None:
     before = await backends()
-    # A thread that had nothing to do so far opens its connection with its first work.
+    # An unused thread opens its connection with its first work.
     for _ in range(5):
         before |= await backends()
     assert await backends() <= before

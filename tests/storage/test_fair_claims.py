@@ -33,7 +33,7 @@ MOST_MS = 50.0
 def rolled_back(database: None) -> Iterator[None]:
     """A transaction that sees every team and is rolled back."""
     with transaction.atomic(), scope.every_team():
-        # Hide what other tests have left: background runs and runs that were handed over.
+        # Hide rows of other tests: background runs and runs that were handed over.
         Response.objects.filter(ended_at=None).update(attempt=1000)
         VectorStoreFile.objects.filter(status=EntryStatus.IN_PROGRESS).update(status=EntryStatus.FAILED)
         WebhookDelivery.objects.filter(state="pending").update(next_attempt_at=now() + timedelta(days=1))
@@ -96,7 +96,7 @@ def test_a_team_with_many_endpoints_leaves_deliveries_to_others(rolled_back: Non
         announce(few)
     claims = WebhookChannel(slots=6, egress=default()).claim(at=now() + timedelta(seconds=1), slots=6)
     assert Counter(claim.team_id for claim in claims) == {many.team.pk: 3, few.team.pk: 3}
-    # Those in progress count.
+    # Files in progress count.
     Team.objects.filter(pk=few.team.pk).update(weight=1000)
     claims = WebhookChannel(slots=2, egress=default()).claim(at=now() + timedelta(seconds=1), slots=2)
     assert Counter(claim.team_id for claim in claims) == {few.team.pk: 1, many.team.pk: 1}

@@ -102,7 +102,7 @@ async def test_followers_need_no_reads_while_messages_arrive(caller: Caller, pri
                 await asyncio.sleep(0.02)
             raws = await asyncio.gather(*followers)
     reads = [sql for sql in statements if "eventbatch" in sql]
-    # Messages bring what is added. The log is read after a pause of a second only, once for all followers.
+    # Messages contain the new events. The log is read only after a pause of a second, once for all followers.
     assert len(reads) < DELTAS
     assert len(set(raws)) == 1
     assert numbers(raws[0]) == await in_db_thread(lambda: log_numbers(run))

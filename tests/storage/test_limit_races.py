@@ -107,7 +107,7 @@ class Simulation:
 
     def __init__(self, caller: Caller, *, rebuild_ms: int) -> None:
         self.caller = caller
-        # For so long, the other processes expect the end of a rebuild.
+        # Other processes wait this long for the end of a rebuild.
         self.rebuild_ms = rebuild_ms
         with scope.team(caller.team.pk):
             found = LimitSet.objects.create(team=caller.team, concurrent_runs=self.concurrent)
@@ -121,7 +121,7 @@ class Simulation:
         at = {"store": "reserved", "record": "stored", "settle": "recorded"}.get(action)
         works = [work for work in self.works if at is None or work.stage == at]
         if action == "reserve":
-            # Half of them let the script lower their maximum.
+            # Half of the calls let the script lower their maximum.
             stated = 1 + number % 600 if number % 2 else None
             demand = Demand(max_output_tokens=stated, cost=lambda given, output: (given + output) * PRICE, run=True)
             try:
@@ -221,7 +221,7 @@ def test_no_limit_is_exceeded_whenever_redis_is_wiped(database: None, make_calle
     simulation = Simulation(make_caller(), rebuild_ms=20)
     for action, number in steps:
         simulation.step(action, number)
-    # Whatever was killed or lost, a rebuild agrees with PostgreSQL.
+    # After any kill or loss, a rebuild agrees with PostgreSQL.
     guard.rebuild_sync(simulation.caller.team.pk)
     with scope.team(simulation.caller.team.pk):
         rows = list(Reservation.objects.values_list("amount", flat=True))

@@ -467,7 +467,7 @@ def test_a_settlement_whose_reply_is_lost_is_counted_once(
                 assert await in_db_thread(partial(store, grant))
             await in_db_thread(partial(record, grants[0], Decimal("0.0001")))
             settling = limits.settle(grants[0], tokens=100, cost=Decimal("0.0001"))
-            # In the same call, and answered even so.
+            # In the same call, which succeeds nevertheless.
             third = limits.reserve(one, call(100), reservation_id="resp_third")
             await asyncio.gather(settling, third)
 
@@ -516,7 +516,7 @@ def test_limits_can_fail_open(
     assert (grant.is_open, grant.needs_row) == (True, False)
     settings.REDIS_URL = redis_url
     assert store(reserve(caller, call(100)))
-    # What it has cost is only in PostgreSQL, so its end makes the state be rebuilt.
+    # Its cost is only in PostgreSQL, so its end causes a rebuild of the state.
     record(grant, Decimal("0.0009"))
     limits.settle_sync(grant, tokens=900, cost=Decimal("0.0009"))
     with pytest.raises(RateLimited, match=r"spent \$0.0009, reserved by requests in progress \$0.0001"):

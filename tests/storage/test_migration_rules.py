@@ -23,7 +23,7 @@ RULES = {
     r"^CREATE (UNIQUE )?INDEX (?!CONCURRENTLY)": "Use AddIndexConcurrently, in a migration that is not atomic.",
     r"\bADD CONSTRAINT (?!.*NOT VALID)": "Add the constraint NOT VALID, and validate it in a second migration.",
 }
-# Migrations that were looked at, with the reason why they may break a rule.
+# Reviewed migrations, with the reason why they may break a rule.
 ACCEPTED: dict[tuple[str, str], str] = {}
 
 

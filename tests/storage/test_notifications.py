@@ -136,7 +136,7 @@ async def test_a_notifier_reports_a_new_listener() -> None:
     notifier = Notifier("begins", on_listener=found.set)
     notifier.notify()
     with loop_notifications().listening("begins", asyncio.Event()):
-        # Until the channel is subscribed to, nobody receives what is sent.
+        # Messages sent before the subscription are lost.
         async with asyncio.timeout(60):
             while not found.is_set():
                 notifier.notify()

@@ -24,7 +24,7 @@ OF_REQUESTS = ("core.", "responses.", "tenants.", "django.", "rest_framework.")
 @contextmanager
 def no_cycles() -> Iterator[None]:
     """Check that the block leaves no unreachable cycles with objects of requests."""
-    # Finalizers of what is collected first leave garbage for the second time.
+    # Finalizers of the first collection leave garbage for the second one.
     gc.collect()
     gc.collect()
     gc.disable()
@@ -64,7 +64,7 @@ async def answer(caller: Caller, method: str, path: str, body: bytes = b"", **en
 
 async def check(send: Callable[[], Any], *, status: int) -> None:
     """Check one kind of request."""
-    # The first ones import modules, open connections and fill caches.
+    # The first requests import modules, open connections and fill caches.
     for _ in range(3):
         assert await send() == status
     with no_cycles():

@@ -134,7 +134,7 @@ def test_the_first_minutes_of_an_hour_are_summed_before_it_ends(rollups: None, c
 
 def test_partial_sums_are_merged_when_their_hour_ends(rollups: None, caller: Caller) -> None:
     hour, minute = hour_of(past_hour(4)), timedelta(minutes=1)
-    # Where the day of a time zone begins within the hour, two sums remain.
+    # If the day of a time zone begins within the hour, two sums remain.
     while any(minutes // 60 == hour.hour for minutes in MIDNIGHTS):
         hour -= HOUR
     cells = ResponseHour.objects.filter(

@@ -73,7 +73,7 @@ def test_a_dead_run_fails_and_keeps_its_finished_output(database: None, caller: 
         ("mcp_call", "completed"),
         ("message", "incomplete"),
     ]
-    # Three of the finished turn, and an estimate for the one that was cut.
+    # Three tokens of the finished turn, and an estimate for the interrupted one.
     assert body["usage"]["output_tokens"] == 4
 
 
@@ -97,7 +97,7 @@ def test_a_clock_that_was_set_forward_ends_no_lease(database: None, caller: Call
 @pytest.mark.slow
 def test_a_clock_that_was_set_back_expires_no_lease(database: None, caller: Caller) -> None:
     alive, dead = begin(caller), a_dead_run(caller)
-    # The process that leases the run knows the time already; this one learned the old time longer ago than a lease.
+    # The process that leases the run knows the new time already; this one read the old time longer ago than a lease.
     with clock_set_forward(), override_settings(LEASE_SECONDS=0):
         sweeper.sweep_dead_runs()
     assert [response_of(begun).status for begun in (alive, dead)] == [Status.IN_PROGRESS, Status.FAILED]

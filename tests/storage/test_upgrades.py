@@ -23,7 +23,7 @@ from tests.support.web import running_web
 
 CHANGELOG = (releases.ROOT / "CHANGELOG.md").read_text()
 VERSIONS = releases.dated_versions(CHANGELOG)
-# These get rows of new models and of the migrations themselves.
+# These tables get rows of new models and of the migrations themselves.
 GROWING = {"auth_permission", "django_content_type", "django_migrations"}
 CURRENT = "of the checkout"
 

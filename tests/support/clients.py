@@ -27,7 +27,7 @@ CLIENTS = ROOT / "tests" / "contract" / "clients"
 MINIMUM_NODE = 20
 RUN_SECONDS = 300
 _INSTALL_SECONDS = 600
-# Without these they report their use to their makers, or look for newer versions.
+# Without these variables, clients send telemetry or look for newer versions.
 _SILENT = {
     "CREWAI_DISABLE_TELEMETRY": "true",
     "CREWAI_TRACING_ENABLED": "false",
@@ -184,7 +184,7 @@ def _once(directory: Path, fill: Callable[[Path, list[Path]], None], files: list
     with _locked(directory.with_name(f".{directory.name}.lock")):
         if marker.exists():
             return
-        # What an interrupted installation left.
+        # Left by an interrupted installation.
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir()
         fill(directory, files)

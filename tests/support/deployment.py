@@ -146,7 +146,7 @@ class Deployment:
     def paused(self, server: Server) -> Iterator[None]:
         """Suspend a server and all of its processes inside the block."""
         leader = psutil.Process(server.process.pid)
-        # The leader first: it would start others, or take the silence of its children for their death.
+        # The leader first: it would start new processes, or consider its suspended children dead.
         leader.suspend()
         family = leader.children(recursive=True)
         for child in family:
@@ -348,7 +348,7 @@ def running_deployment(*, network: Network | None = None, **variables: str) -> I
                 spare_port=spare_port,
             )
         finally:
-            # Nothing of it is kept, so nothing has to end in an orderly way.
+            # No data is kept, so no graceful shutdown is needed.
             for server in (web, worker, beat):
                 processes.signal_group(server.process.pid, signal.SIGKILL)
 

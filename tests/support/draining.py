@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 _SETTINGS = (Path(__file__).resolve().parents[2] / "platform/server/settings.py").read_text()
-# For what follows the time limits: interrupted runs are released, requests cut, connections closed.
+# For the steps after the time limits: interrupted runs are released, requests aborted, connections closed.
 END_SECONDS = 10
 
 

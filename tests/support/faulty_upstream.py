@@ -49,7 +49,7 @@ class Healthy:
 _WORDS = "word " * 10_000
 _USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
 _DOCUMENTS: dict[str, dict[str, object]] = {
-    # Long enough that its bytes, one at a time, take longer than the limits of the tests.
+    # Long enough that sending it byte by byte takes longer than the limits of the tests.
     "/audio/transcriptions": {"text": "Hello. " * 10},
     "/embeddings": {
         "object": "list",

@@ -23,7 +23,7 @@ from tests.support.programs import need
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = ROOT / "Dockerfile"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# As Docker sets them up, seen from the machine: only what is named here can be written.
+# The mounts of Docker, seen from the machine: only the paths named here are writable.
 _NAMESPACE = """
 set -e
 mount --rbind "$ROOT" "$ROOT"
@@ -44,7 +44,7 @@ exec env --ignore-environment "$@"
 """
 # All stages together have half of that.
 _IMAGE_BYTES = 3 * 1024**3
-# Beyond the environment that the image sets: how this machine reaches package indexes.
+# In addition to the environment of the image: this machine's access to package indexes.
 _BUILD_VARIABLES = ("PIP_", "UV_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 
 
@@ -163,7 +163,7 @@ class Image:
         self, argv: Sequence[str], environment: Mapping[str, str], *, read_only: bool, network: bool
     ) -> list[str]:
         variables = [f"{name}={value}" for name, value in environment.items()]
-        # All of these replace themselves, so that the process has the id that the caller knows.
+        # Each of these programs replaces itself, so that the process keeps the id that the caller knows.
         spaces = ["unshare", "--mount", "--propagation", "private", *([] if network else ["--net"])]
         return [*spaces, "/bin/sh", "-c", _NAMESPACE, "sh", *variables, *argv]
 

@@ -29,7 +29,7 @@ def changing() -> Iterator[None]:
 def _locked(how: int) -> Iterator[None]:
     directory = Path(tempfile.gettempdir())
     with (directory / "interfaces.queue").open("w") as queue, (directory / "interfaces.lock").open("w") as lock:
-        # A test that waits to change them keeps others from beginning before it.
+        # A test that waits to change them prevents others from starting before it.
         fcntl.flock(queue, fcntl.LOCK_EX)
         fcntl.flock(lock, how)
         fcntl.flock(queue, fcntl.LOCK_UN)

@@ -19,10 +19,10 @@ from pathlib import Path
 
 _STATE = struct.Struct("dd")
 _INTERVAL = 0.1
-# What is more than this, the process was late.
+# Any more time than this is the latency of the process.
 _LONGEST = 1.1 * _INTERVAL
 _STEPS = 12_500
-# Of the steps, in seconds; see `tests.report`, where twenty times as many take 0.02 s.
+# The time of the steps in seconds; see `tests.report`, where twenty times as many take 0.02 s.
 _REFERENCE = 0.001
 _LOAD = Path("/proc/loadavg")
 
@@ -78,7 +78,8 @@ def _keep_time(memory: mmap.mmap, parent: int) -> None:
             total += step
         now = time.monotonic()
         slowness = (now - woken) / _REFERENCE
-        # The fourth field is how many threads run or wait for a processor, of all: "3/512". Only Linux has it.
+        # The fourth field, such as "3/512", counts the threads that run or wait for a processor, and all threads. Only
+        # Linux has it.
         running = int(_LOAD.read_text().split()[3].partition("/")[0]) if _LOAD.exists() else 1
         counted += min(now - written_at, _LONGEST) / max(1.0, slowness, running / cores)
         written_at = now

@@ -19,7 +19,7 @@ PATH = "/admin/tenants/team/"
 
 def use_mail(settings: Settings, server: SmtpServer) -> None:
     """Configure this process to send mail through the server. pytest-django replaces Django's backend."""
-    # Mails that other tests have left would be sent to this server too.
+    # Mails of other tests would be sent to this server too.
     with scope.every_team():
         MailDelivery.objects.filter(state=DeliveryState.PENDING).delete()
     settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"

@@ -16,7 +16,7 @@ from tests.support.programs import need, skip
 
 PROCESSES = ("web", "worker", "beat")
 SERVERS = ("postgres", "valkey", "upstream", "sandbox")
-# No interface has this hardware address, so that packets for it are dropped, and nothing tells their sender.
+# No interface has this hardware address, so packets for it are dropped silently.
 _NOWHERE = "02:00:00:00:00:01"
 
 

@@ -100,7 +100,7 @@ class _Writer:
         added = event("output_item.added", **numbered, item=opening)
         if way == "whole":
             return [added, final] if self.random.random() < 0.5 else [final]
-        # Without its end, an item under the index of another could be anything.
+        # Without its end, an item under the index of another item is ambiguous.
         has_end = way == "all" or self.numbering in {"one", "none"}
         if way == "all" and item["type"] == "message" and self.random.random() < 0.2:
             final["item"] = {**item, "content": [{**item["content"][0], "text": ""}]}
@@ -166,7 +166,7 @@ def odd_response(random: Random) -> OddAnswer:
         pieces = pieces[: random.randint(0, len(pieces))]
         pieces += _failure(random)
     else:
-        # Where the events match no items, only the output of the end says what was meant.
+        # If the events match no items, only the output in the last event shows the meaning.
         is_whole = writer.is_confused or random.random() < 0.6
         output = items if is_whole else random.choice((list[Item](), None))
         pieces.append(event("completed", response=response(**usage) | {"output": output}))

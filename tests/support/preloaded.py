@@ -101,7 +101,7 @@ _MOST_TEMPLATES = 4
 _START_SECONDS = 300.0
 _RUN_SECONDS = 600.0
 _LONGEST_MESSAGE = 1024 * 1024
-# Of pytest; it changes with every test and means nothing to the platform.
+# Set by pytest; it changes with every test and does not affect the platform.
 _IRRELEVANT = "PYTEST_CURRENT_TEST"
 # Hooks into the start of an interpreter.
 _NEEDS_A_START = ("LD_PRELOAD", "PYTHONPROFILEIMPORTTIME")
@@ -145,7 +145,7 @@ def start(
         if arguments[0] in _MODULES:
             with suppress(_TemplateEnded):
                 return _template(arguments[0], environment).fork(order)
-        # Without a template of its own, or with settings that its template refused.
+        # Without its own template, or with settings that its template refused.
         return _libraries().fork(order)
 
 
@@ -313,7 +313,7 @@ class _ForkedProcess:
 
     def send_signal(self, sig: int) -> None:
         if self.poll() is None:
-            # It may end in between, and its template is the one that waits for it.
+            # The process may end in between, and only its template can wait for it.
             with suppress(ProcessLookupError):
                 os.kill(self.pid, sig)
 
@@ -414,7 +414,7 @@ def _become(
 
 
 def _load(command: str) -> None:
-    # As the command does it, up to the point at which several web processes are forked as well.
+    # The same steps as in the command, up to the fork of several web processes.
     import django
 
     django.setup()

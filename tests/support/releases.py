@@ -31,7 +31,7 @@ SECRETS = ("SECRET_KEY", "API_KEY_PEPPER", "ENCRYPTION_KEYS")
 _SESSIONS = {"django_session", "usersessions_usersession"}
 TRANSIENT = {*_SESSIONS, "responses_commitmark", "responses_conversationhold", "tenants_reservation"}
 _DATED = re.compile(r"^## (\d+)\.(\d+)\.(\d+) \(\d{4}-\d\d-\d\d\)", re.MULTILINE)
-# Values that constraints demand of rows without meaning.
+# Values required by constraints for rows without meaning.
 _VALUES: Mapping[str, dict[str, Any]] = {
     "tenants_searchengine": {"base_url": "https://search.example.com"},
     "responses_vectorembedding": {"embedding": [1.0], "dimensions": 1},
@@ -53,7 +53,7 @@ def dated_versions(changelog: str) -> list[str]:
     return [".".join(map(str, version)) for version in found if version >= (0, 2, 0)]
 
 
-# Modules may move: what a migration imports, and from where, does not count, nor does the width of its lines.
+# Modules may move: imports and line breaks of a migration do not count.
 _IMPORTS = re.compile(r"^(?:import|from) (?:[^\n(]*\([^)]*\)|[^\n]*)\n", re.MULTILINE)
 _MODULES = re.compile(r"\b(?:[a-z_]\w*\.)+(?=\w)")
 

@@ -89,7 +89,7 @@ def _unpacked(content: bytes, depth: int = 0) -> Iterator[bytes]:
     yield content
     if depth == _MAX_DEPTH:
         return
-    # Most contents do not begin like the headers of RFC 1952 and RFC 1950.
+    # Most contents do not begin with the headers of RFC 1952 or RFC 1950.
     for unpack in (gzip.decompress, zlib.decompress, decompress) if content[:1] in _COMPRESSED else ():
         try:
             yield from _unpacked(unpack(content), depth + 1)

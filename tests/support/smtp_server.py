@@ -86,7 +86,7 @@ class SmtpServer:
                 await say("354 go ahead")
                 data = (await reader.readuntil(b"\r\n.\r\n")).removesuffix(b".\r\n").replace(b"\r\n..", b"\r\n.")
                 answer = self.answers.pop(0) if self.answers else "250 accepted"
-                # Kept even if it is refused afterwards: a server may lose the answer, but not the message.
+                # Kept even if it is refused afterwards, because a server may lose its answer but not the message.
                 self.messages.append(message_from_bytes(data, policy=default))
                 await say(answer)
             elif command == "RCPT TO" and any(address in line for address in self.refused):

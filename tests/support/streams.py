@@ -29,7 +29,7 @@ _OUTPUT = r"(shell_call_output_content\.delta )*shell_call_output_content\.done 
 _ITEMS = {
     "message": rf"(content_part\.added ({_TEXT}|{_REFUSAL})content_part\.done )+",
     "function_call": r"(function_call_arguments\.delta )*function_call_arguments\.done ",
-    # The last summary is one that the platform has made of the reasoning.
+    # The last summary was made by the platform from the reasoning.
     "reasoning": rf"({_SUMMARY})*({_REASONING})*({_SUMMARY})?",
     "custom_tool_call": r"(custom_tool_call_input\.delta )*custom_tool_call_input\.done ",
     "mcp_list_tools": r"mcp_list_tools\.in_progress (mcp_list_tools\.(completed|failed) )?",
@@ -62,7 +62,7 @@ def check_stream(events: Sequence[Event], seen: Sequence[Any], retrieve: Retriev
     If a stream starts after 0, only its sequence numbers and its last response are checked.
     """
     if not events or "sequence_number" not in events[-1]:
-        return  # an error without a response, or one because the log cannot be read
+        return  # an error without a response, or an error because the log cannot be read
     first = events[0]["sequence_number"]
     assert [event["sequence_number"] for event in events] == list(range(first, first + len(events)))
     ended = events[-1]["type"] in TERMINAL

@@ -277,7 +277,7 @@ def running_upstream(*, path: str = "/v1/chat/completions", host: str = "127.0.0
 
 
 async def _no_models(_: web.Request) -> web.Response:
-    # Tests of the list have upstreams of their own.
+    # Tests of the list have their own upstreams.
     return web.json_response({"object": "list", "data": []})
 
 

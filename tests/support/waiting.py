@@ -22,7 +22,7 @@ def eventually(look: Callable[[], Found], *, seconds: float = PATIENCE) -> Found
     while not (found := look()):
         waited = machine_time() - began
         assert waited < seconds, f"still {found!r} after {seconds} s"
-        # Most looks are requests or queries. A hundred per second take CPU time from what they wait for.
+        # Most calls send requests or queries. A hundred per second would take CPU time from the awaited work.
         time.sleep(min(max(0.01, waited / 20), 0.1))
     return found
 

@@ -56,7 +56,7 @@ class WorkerProcess:
     def suspended(self) -> Iterator[None]:
         """Stop the process with SIGSTOP inside the block, so that it claims nothing."""
         self._process.send_signal(signal.SIGSTOP)
-        # It cannot start others any more. Those with isolated runs look for more for ten seconds, and claim them.
+        # The worker cannot start processes any more. Processes with isolated runs claim more runs for ten seconds.
         children = psutil.Process(self.pid).children(recursive=True) if self._process.poll() is None else []
         for child in children:
             _signal(child, signal.SIGSTOP)

@@ -86,7 +86,7 @@ async def test_a_team_that_floods_the_pool_leaves_slots_for_others() -> None:
     flood = [asyncio.create_task(sleep("loud", 30.0)) for _ in range(20)]
     await asyncio.sleep(0)
     await sleep("quiet", 0.0)
-    # None of the team that came first had to end for it.
+    # No computation of the first team had to end for it.
     assert not any(task.done() for task in flood)
     for task in flood:
         task.cancel()

@@ -249,7 +249,7 @@ def test_a_decompression_bomb_is_rejected() -> None:
             for _ in range(700):
                 body.write(b" " * 1024 * 1024)
             body.write(b"<" + after)
-    # Without the limit of memory, the text would be complete, and too long.
+    # Without the memory limit, the text would be complete and too long.
     with pytest.raises(InvalidFile):
         extract_text(out.getvalue())
 

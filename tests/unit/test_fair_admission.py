@@ -117,7 +117,7 @@ def test_a_large_team_pauses_between_its_requests_while_the_loop_is_late() -> No
             door.admission._forget()  # every 0.1 s
             assert door.admission._resuming is None
             door.admission.started()
-            # Without an `await` in between, so the pause cannot have ended.
+            # There is no `await` in between, so the pause cannot have ended.
             assert door.admission._resuming is not None
             assert door.order == ["quiet"]
             await door.request("quiet")
@@ -266,7 +266,7 @@ def test_views_serve_keys_in_turns() -> None:
             tasks = [group.create_task(view(key)) for key in ("loud", "loud", "loud", "loud", "quiet")]
             await asyncio.sleep(0)
             assert order == ["loud"]
-            # Its place is passed on.
+            # Its slot is passed on.
             tasks[1].cancel()
             gate.set()
         assert order == ["loud", "quiet", "loud", "loud"]

@@ -29,7 +29,7 @@ async def test_a_valid_grammar_has_no_defect(grammar: Grammar) -> None:
 
 
 async def test_simultaneous_requests_with_one_grammar_share_its_check() -> None:
-    # More than may wait in the queue of a team.
+    # More than the queue of a team accepts.
     same, defective = lark('start: "the same"'), lark("start: (")
     assert await asyncio.gather(*(definition_defect(same) for _ in range(100))) == [None] * 100
     assert all(await asyncio.gather(*(definition_defect(defective) for _ in range(100))))
@@ -71,7 +71,7 @@ async def test_a_text_that_matches_its_grammar_has_no_defect(grammar: Grammar, t
 @pytest.mark.slow
 async def test_a_long_text_has_more_time() -> None:
     text = ">a line of some length\n" * 1_000
-    # It has seconds of CPU, which come late on a busy machine: then it is checked again.
+    # The check may use seconds of CPU time. On a busy machine, they come too late and it is repeated.
     assert None in [await text_defect(lark(LINES), text) for _ in range(5)]
 
 

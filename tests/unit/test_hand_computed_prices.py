@@ -38,7 +38,7 @@ UPSTREAMS = {
     "grok": ("x-ai", "https://api.x.ai/v1"),
     "deepseek": ("deepseek", "https://api.deepseek.com/v1"),
 }
-# The words of the table, and the names in our usage and in that of the package.
+# Names in the table, in our usage and in the usage of the package.
 NAMES = {
     "in": ("input_tokens", "input_tokens"),
     "cached": ("cached_tokens", "cache_read_tokens"),

@@ -20,13 +20,13 @@ from core.http.validation import first_defect
 from tests.support.items import PIXEL, SAMPLES
 
 READ: TypeAdapter[Any] = TypeAdapter(list[InputItem])
-# Stored without id, these would answer nothing.
+# Stored without an id, these would match no call.
 NEED_THEIR_ID = {"local_shell_call_output"}
 
 every_item = pytest.mark.parametrize("item", SAMPLES.values(), ids=SAMPLES)
 
 
-# Their values are stored as they are, or as JSON of any shape.
+# Their values are stored unchanged, or as JSON of any shape.
 OPAQUE = {"tools", "logprobs", "reasoning", "text", "input_schema", "arguments"}
 
 
@@ -149,7 +149,7 @@ def test_null_is_accepted_for_optional_keys(item: dict[str, Any]) -> None:
     # The SDK dumps every optional key that was not set as null.
     cls = type(sdk_object(item))
     open_keys = {field.alias or name for name, field in cls.model_fields.items() if not field.is_required()}
-    # An output without its call id and an update without any setting are no valid items.
+    # An output without its call id and an update without any setting are not valid items.
     open_keys -= {"call_id"} if item["type"] == "function_call_output" else {"text"}
     nulls = {key: None if key in open_keys else value for key, value in item.items()}
     shown = read(nulls).wire()

@@ -39,7 +39,7 @@ def test_long_strings_are_the_same_as_parsed_at_once(kind: str, is_ascii: bool) 
         {"x" * _SIZE: "x" * _SIZE},
         [["y" * _SIZE] * 2, 1.5, None, 2**63],
         ["word"] * (_SIZE // 7),
-        # What lies between two strings is as long as a long string.
+        # The JSON between two strings is as long as a long string.
         ["a", [1] * _SIZE, "b", "x" * _SIZE, [2] * _SIZE, 'y"\\' * _SIZE, "\\"],
         ["x" * size for size in range(100_000, 400_000, 37_037)],
     ],

@@ -148,7 +148,7 @@ async def check(answer: OddAnswer) -> None:
         assert run.end.ending.status in {"failed", "incomplete"}
         assert executed == []
         assert run.end.calls == [] or {call.state for call in run.end.calls} <= {"refused", "waiting"}
-        # Half a tag may be part of either, and what precedes a missing tag as well.
+        # A partial tag may belong to either, and so may the text before a missing tag.
         assert answer.tags or (answer.text.startswith(words) and answer.reasoning.startswith(thoughts))
         assert all(item["status"] == "incomplete" or (OWN, item["arguments"]) in answer.calls for item in own)
         return

@@ -68,7 +68,7 @@ async def test_other_requests_for_the_model_wait_as_well() -> None:
     began = time.monotonic()
     await Retries(shared, patience=5).wait_for_others()
     assert time.monotonic() - began >= 0.4
-    # Those that would wait too long ask the upstream, and so do those for other models.
+    # Requests that would wait too long are sent to the upstream, and so are requests for other models.
     assert await seconds_of(Retries(shared, patience=0), busy(retry_after="30")) is None
     began = machine_time()
     await Retries(shared, patience=1).wait_for_others()

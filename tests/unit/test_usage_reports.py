@@ -40,7 +40,7 @@ from engine.converter.base import later_usage, read_usage, reported_usage
         # Gemini counts reasoning only in the total.
         ({"total_tokens": 36}, {"output_tokens": 26}),
         ({"total_tokens": 36, "completion_tokens": 0}, {"output_tokens": 26}),
-        # The total has cached input that the prompt has not.
+        # The total includes cached input that the prompt does not.
         ({"total_tokens": 34, "cache_read_input_tokens": 4}, {"input_tokens": 14, "cached_tokens": 4}),
         # Embeddings have no output.
         ({"total_tokens": 12, "completion_tokens": None}, {"input_tokens": 12, "output_tokens": 0}),

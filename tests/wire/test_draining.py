@@ -180,7 +180,7 @@ def test_a_draining_process_refuses_new_work_and_finishes_what_it_has(
 
 
 def _refused(process: WebProcess, caller: Caller, body: Any) -> httpx2.Response | None:
-    # Before the process refuses work, an unknown parameter does.
+    # The unknown parameter is refused before the process could refuse the work.
     headers = {"Authorization": f"Bearer {caller.secret}"}
     answer = httpx2.post(f"{process.url}/v1/responses", json={**body, "unknown": 1}, headers=headers, timeout=PATIENCE)
     return answer if answer.status_code == 503 else None

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 WORDS = "word " * (PIECE_BYTES // 5)
 SECONDS = 2
 LEAVES = "disconnecting a client that reads too slowly"
-# More than the kernel takes for a client. There are more clients than a process has connections to the database.
+# More than the kernel buffers for a client. There are more clients than database connections.
 FILE_BYTES, CLIENTS = 12_000_000, 6
 
 
@@ -93,7 +93,7 @@ def test_a_client_that_reads_nothing_is_disconnected_in_bounded_memory(
         # Its text is kept for the row, and the first request of a process costs several megabytes.
         assert max(peaks) < 2 * PIECES * PIECE_BYTES
         assert received_until_the_end(peer) < PIECES * PIECE_BYTES / 2
-    # Its run goes on, as after any disconnect.
+    # Its run continues, as after any disconnect.
     (response,) = api.get("/responses").json()["data"]
     eventually(lambda: api.retrieve(response["id"])["status"] == "completed")
     assert len(api.retrieve(response["id"])["output"][0]["content"][0]["text"]) == PIECES * PIECE_BYTES
@@ -214,6 +214,6 @@ def test_a_client_that_reads_slowly_gets_its_answer(impatient: WebProcess, calle
         began = time.monotonic()
         while received < FILE_BYTES:
             received += len(peer.socket.recv(2**16))
-            # It takes longer than the time in which it has to read something.
+            # The whole answer takes longer than the time limit for reading something.
             time.sleep(max(0.0, began + 1.5 * SECONDS * received / FILE_BYTES - time.monotonic()))
     assert LEAVES not in impatient.output(since=before)

@@ -105,7 +105,7 @@ def test_other_trailers_are_ignored(server: WebProcess, caller: Caller, name: st
         with RawConnection(server.url) as peer:
             post(peer, b"{}", *trailers, Authorization=bearer(caller))
             answer = peer.response()
-            # The connection goes on with the next request, which has none of them either.
+            # The connection continues with the next request, which has no trailers either.
             peer.send_head("GET", "/livez")
             answers.append((answer.status, answer.error, peer.response().status))
     assert answers[0] == answers[1]
@@ -411,7 +411,7 @@ def test_a_close_frame_with_a_long_reason_closes_the_connection(server: WebProce
         peer.socket.sendall(upgrade(caller))
         assert peer.response().status == 101
         peer.socket.sendall(bytes([0x88, 0x80 | 126]) + (130).to_bytes(2) + bytes(4) + b"\x03\xe8" + b"a" * 128)
-        # What is left of the frame may make the system reset the connection.
+        # Unread bytes of the frame may make the system reset the connection.
         with suppress(ConnectionResetError):
             while peer.socket.recv(1024):
                 pass

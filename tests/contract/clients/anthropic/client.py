@@ -58,7 +58,7 @@ def tools() -> Any:
         first = stream.get_final_message()
     (call,) = [block for block in first.content if block.type == "tool_use"]
     result = {"type": "tool_result", "tool_use_id": call.id, "content": f"a cat on the {call.input['place']}"}
-    # The blocks go back as they came, thinking included.
+    # The blocks are sent back unchanged, including thinking.
     after = [{"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}]
     second = CLIENT.messages.create(**{**asked, "messages": [*ASKED["messages"], *after]})
     return {"stop": [first.stop_reason, second.stop_reason], "text": words(second)}

@@ -55,7 +55,7 @@ def proxy(folder: Path) -> Iterator[OpenAI]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = ["litellm", "--config", str(config), "--host", "127.0.0.1", "--port", str(port), "--telemetry", "False"]
-    # A database of other tests would become its own.
+    # It would use the database of other tests.
     environment = {key: value for key, value in os.environ.items() if key != "DATABASE_URL"}
     with (folder / "log").open("w") as log:
         server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
