@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 
 from tenants import scope
-from tenants.console.viewer import lacks_second_factor, viewer
+from tenants.console.viewer import lacks_second_factor, viewer_of
 
 
 class TeamScopeMiddleware:
@@ -25,7 +25,7 @@ class TeamScopeMiddleware:
         if not request.path.startswith("/admin/"):
             return self.get_response(request)
         # The viewer is read once per request; pages check permissions without further queries.
-        with scope.team(*viewer(request).visible_teams):
+        with scope.team(*viewer_of(request).visible_teams):
             return self.get_response(request)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> None:

@@ -21,8 +21,10 @@ from console.widgets import LogAdmin, TimeFilter, column, duration, exact, time_
 from deliveries.notifications import choices_of, set_choice
 from deliveries.outbox import queue
 from tenants.console.audited_admin import audit_row
-from tenants.console.roles import EVERY_ROLE, LEADS, OPERATORS, STAFF, TeamScoped, may
+from tenants.console.permissions import TeamScoped
+from tenants.console.roles import EVERY_ROLE, LEADS, OPERATORS, STAFF
 from tenants.console.site import page, render
+from tenants.console.viewer import Viewer, viewer_of
 from tenants.models import MailDelivery
 from tenants.models.notifications import DELIVERY_TONES
 
@@ -30,7 +32,7 @@ MANAGERS = LEADS | OPERATORS
 
 
 @page("notifications/", name="notifications", viewers=EVERY_ROLE)
-def notifications(request: HttpRequest) -> HttpResponse:
+def notifications(request: HttpRequest, viewer: Viewer) -> HttpResponse:
     """Show the user's choices for each of their teams, and store them on POST."""
     user = request.user
     if not isinstance(user, User):
@@ -105,9 +107,9 @@ class MailAdmin(LogAdmin, TeamScoped):
     def has_resend_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         """Return whether the user may resend this mail, or any mail without an id."""
         if object_id is None:
-            return may(request, MANAGERS)
+            return viewer_of(request).may(MANAGERS)
         mail = self.get_object(request, unquote(str(object_id)))
-        return mail is not None and may(request, MANAGERS, mail)
+        return mail is not None and viewer_of(request).may(MANAGERS, mail)
 
     @action(  # type: ignore[untyped-decorator]  # Unfold has no types
         description="Resend", url_path="resend", icon="replay", permissions=["resend"]
@@ -115,12 +117,12 @@ class MailAdmin(LogAdmin, TeamScoped):
     def resend(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Render the confirmation page, or schedule an immediate attempt on POST."""
         mail: MailDelivery | None = self.get_object(request, unquote(object_id))
-        if mail is None or not may(request, MANAGERS, mail):
+        if mail is None or not viewer_of(request).may(MANAGERS, mail):
             raise PermissionDenied
         back = self.page_of(mail)
         if request.method == "POST":
             if queue.resend(mail):
-                audit_row(request, mail, "resent", after={"address": mail.address})
+                audit_row(viewer_of(request), mail, "resent", after={"address": mail.address})
                 messages.success(request, "The mail is being resent.")
             else:
                 messages.info(request, "An attempt is already in progress.")

@@ -40,8 +40,9 @@ def _page(title: str, icon: str, name: str) -> dict[str, Any]:
     def may_see(request: HttpRequest) -> bool:
         # Imported late: this module is part of the settings, which models cannot be imported from.
         from tenants.console.site import may_open
+        from tenants.console.viewer import viewer_of
 
-        return may_open(request, name)
+        return may_open(viewer_of(request), name)
 
     return {"title": title, "icon": icon, "link": reverse_lazy(f"console:{name}"), "permission": may_see}
 

@@ -18,8 +18,10 @@ from core.errors import BadRequest
 from responses.models import PromptTemplate, PromptVersion
 from responses.requests import prompts
 from tenants.console.audited_admin import AuditedAdmin
-from tenants.console.content_access import audit_read, hidden_notice, may_read
-from tenants.console.roles import LEADS, ByRole, TeamScoped
+from tenants.console.content_access import audit_read
+from tenants.console.permissions import ByRole, TeamScoped
+from tenants.console.roles import LEADS
+from tenants.console.viewer import viewer_of
 
 _CONTENT = ("messages", "model", "parameters")
 _EXAMPLE = [{"role": "developer", "content": "Answer {{customer}} in one sentence."}]
@@ -147,7 +149,7 @@ class PromptAdmin(AuditedAdmin, TeamScoped):
     @override
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         # The form shows the content, so it requires the permission to read it.
-        return super().has_change_permission(request, obj) and (obj is None or may_read(request, obj.team_id))
+        return super().has_change_permission(request, obj) and (obj is None or viewer_of(request).may_read(obj.team_id))
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return [*self.readonly_fields, "team"] if obj else self.readonly_fields
@@ -162,15 +164,15 @@ class PromptAdmin(AuditedAdmin, TeamScoped):
 
     # Versions are content: hidden from users who may not read it.
     def get_inlines(self, request: HttpRequest, obj: Any = None) -> list[Any]:
-        return self.inlines if obj and may_read(request, obj.team_id) else []
+        return self.inlines if obj and viewer_of(request).may_read(obj.team_id) else []
 
     @override
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         prompt = kwargs.get("obj") or (args[3] if len(args) > 3 else None)
-        if prompt is not None and may_read(request, prompt.team_id):
-            audit_read(request, prompt, team_id=prompt.team_id)
+        if prompt is not None and viewer_of(request).may_read(prompt.team_id):
+            audit_read(viewer_of(request), prompt, team_id=prompt.team_id)
         elif prompt is not None:
-            context["hidden"] = hidden_notice(request, prompt.team_id)
+            context["hidden_team"] = prompt.team_id
         return super().render_change_form(request, context, *args, **kwargs)  # type: ignore[no-any-return]
 
     @override

@@ -31,9 +31,8 @@ from responses.admin.row_pages import RowPages
 from responses.models import Response, ToolCall
 from responses.runs import selectors
 from responses.runs.recorder import preview
-from tenants.console.content_access import HIDDEN, audit_read, audit_team_reads, may_read
-from tenants.console.roles import may
-from tenants.console.viewer import viewer
+from tenants.console.content_access import HIDDEN, audit_read, audit_team_reads
+from tenants.console.viewer import Viewer, viewer_of
 
 # Items per section and tool calls of an expanded row.
 MAX_LINES = 20
@@ -52,7 +51,7 @@ _ICONS = {
 
 
 @require_safe
-def summary(request: HttpRequest, response: Response) -> HttpResponse:
+def summary(request: HttpRequest, viewer: Viewer, response: Response) -> HttpResponse:
     """Serve the content of an expanded row of the list: one line per item and tool call.
 
     Content is masked for users who may not read it.
@@ -60,9 +59,9 @@ def summary(request: HttpRequest, response: Response) -> HttpResponse:
     inputs = selectors.own_items(response=response, section=Section.INPUT, limit=MAX_LINES)
     outputs = selectors.own_items(response=response, section=Section.OUTPUT, limit=MAX_LINES)
     calls = ToolCall.objects.filter(response_id=response.pk, team_id=response.team_id).order_by("turn", "id")
-    is_readable = may_read(request, response.team_id)
+    is_readable = viewer.may_read(response.team_id)
     if is_readable and (inputs or outputs):
-        audit_read(request, response, team_id=response.team_id)
+        audit_read(viewer, response, team_id=response.team_id)
 
     def lines(placements: Sequence[Placement]) -> list[dict[str, str]]:
         found = []
@@ -139,12 +138,12 @@ class ResponseAdmin(RowPages):
         return {
             name: (perform, name, title)
             for name, (title, roles, perform) in actions.SELECTION_ACTIONS.items()
-            if may(request, roles)
+            if viewer_of(request).may(roles)
         }
 
     @override
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        context = {"may_export": may(request, actions.EXPORTERS), **(extra_context or {})}
+        context = {"may_export": viewer_of(request).may(actions.EXPORTERS), **(extra_context or {})}
         page = super().changelist_view(request, context)
         # A redirect has no context data.
         shown = getattr(page, "context_data", None) or {}
@@ -152,7 +151,7 @@ class ResponseAdmin(RowPages):
             rows = shown["cl"]
             rows.columns = chosen_columns(request)
             shown |= {"columns": rows.columns, "every_column": [(column, column in rows.columns) for column in COLUMNS]}
-            audit_team_reads(viewer(request), {row.team_id for row in rows.result_list if row.readable})
+            audit_team_reads(viewer_of(request), {row.team_id for row in rows.result_list if row.readable})
             page.add_post_render_callback(_compact)
         return page  # type: ignore[no-any-return]  # Unfold has no types
 
@@ -174,7 +173,7 @@ class ResponseAdmin(RowPages):
 
     def export_view(self, request: HttpRequest) -> StreamingHttpResponse:
         """Export the filtered responses as JSON Lines, newest first, at most `actions.MAX_EXPORTED`."""
-        if not may(request, actions.EXPORTERS):
+        if not viewer_of(request).may(actions.EXPORTERS):
             raise PermissionDenied
         rows: Any = self.get_changelist_instance(request)
         ids, _ = rows.plan.scan(limit=actions.MAX_EXPORTED)
@@ -185,12 +184,12 @@ class ResponseAdmin(RowPages):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Render the page with the tab named by `?tab=`, or only the tab for an htmx request."""
-        response = self.get_visible(request, object_id)
-        tabs = [tab for tab in TABS if may(request, tab.viewers, response)]
+        viewer, response = viewer_of(request), self.get_visible(request, object_id)
+        tabs = [tab for tab in TABS if viewer.may(tab.viewers, response)]
         tab = next((tab for tab in tabs if tab.name == request.GET.get("tab")), tabs[0])
-        if tab.has_content and response.stored and may_read(request, response.team_id):
-            audit_read(request, response, team_id=response.team_id)
-        panel = {"original": response, "tab": tab, **tab.read(request, response)}
+        if tab.has_content and response.stored and viewer.may_read(response.team_id):
+            audit_read(viewer, response, team_id=response.team_id)
+        panel = {"original": response, "tab": tab, **tab.read(viewer, response, request.GET)}
         # A history restore also has the HX-Request header, but replaces the whole page.
         if "HX-Request" in request.headers and "HX-History-Restore-Request" not in request.headers:
             return TemplateResponse(request, tab.template, panel)
@@ -200,6 +199,6 @@ class ResponseAdmin(RowPages):
             response.pk,
             is_fullwidth="1",
             tabs=tabs,
-            **header(request, response),
+            **header(request, viewer, response),
             **panel,
         )

@@ -6,18 +6,19 @@ from functools import partial
 from typing import Any
 
 from django.contrib.admin.utils import unquote
-from django.http import Http404, HttpRequest
+from django.http import Http404, HttpRequest, QueryDict
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern, path
 from typing_extensions import override
 
 from console.widgets import LogAdmin
-from tenants.console.roles import TeamScoped
+from tenants.console.permissions import TeamScoped
+from tenants.console.viewer import viewer_of
 
 
-def start_of(request: HttpRequest) -> int:
+def start_of(query: QueryDict) -> int:
     """Return `?from=`, the position at which a page of a long list or text starts; 0 if missing or not a number."""
-    text = request.GET.get("from", "")
+    text = query.get("from", "")
     return int(text) if text.isdecimal() and len(text) <= 9 else 0
 
 
@@ -25,7 +26,7 @@ RowView = Callable[..., HttpResponseBase]
 
 
 class RowPages(LogAdmin, TeamScoped):
-    """List of rows that belong to teams. A page of a row is a function of the request, the row and URL parameters."""
+    """List of rows that belong to teams. A page of a row is a function of request, viewer, row and URL parameters."""
 
     # Name of the URL, route below the page of the row, view.
     row_views: Sequence[tuple[str, str, RowView]] = ()
@@ -43,7 +44,7 @@ class RowPages(LogAdmin, TeamScoped):
         ] + urls
 
     def _serve(self, view: RowView, request: HttpRequest, object_id: str, **kwargs: str) -> HttpResponseBase:
-        return view(request, self.get_visible(request, object_id), **kwargs)
+        return view(request, viewer_of(request), self.get_visible(request, object_id), **kwargs)
 
     def get_visible(self, request: HttpRequest, object_id: str) -> Any:
         """Return a row that the user may see. Raises Http404 for an unknown id or another team's row."""

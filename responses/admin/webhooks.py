@@ -49,8 +49,9 @@ from responses.webhooks import services
 from responses.webhooks.events import EVENT_TYPES
 from responses.webhooks.models import MAX_NAME, MAX_URL, WebhookDelivery, WebhookEndpoint
 from responses.webhooks.signing import hint
-from tenants.console.audited_admin import actor
-from tenants.console.roles import LEADS, OPERATORS, TeamScoped, may, teams_for
+from tenants.console.permissions import TeamScoped
+from tenants.console.roles import LEADS, OPERATORS
+from tenants.console.viewer import viewer_of
 from tenants.models import Team
 from tenants.models.notifications import DELIVERY_TONES, DeliveryState
 
@@ -201,22 +202,22 @@ class EndpointAdmin(TeamScoped):
 
     @override
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return may(request, self.managers, obj)
+        return viewer_of(request).may(self.managers, obj)
 
     @override
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return may(request, LEADS)
+        return viewer_of(request).may(LEADS)
 
     def has_rotate_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         """Return whether the user may rotate the secret, which shows the new one: leads only."""
-        return may(request, LEADS) and self.has_manage_permission(request, object_id)
+        return viewer_of(request).may(LEADS) and self.has_manage_permission(request, object_id)
 
     def has_manage_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         """Return whether the user may manage the endpoint, or any endpoint without an id."""
         if object_id is None:
-            return may(request, self.managers)
+            return viewer_of(request).may(self.managers)
         endpoint = self.get_object(request, unquote(str(object_id)))
-        return endpoint is not None and may(request, self.managers, endpoint)
+        return endpoint is not None and viewer_of(request).may(self.managers, endpoint)
 
     # -- create, change, delete ----------------------------------------------------------------------------------------
 
@@ -224,12 +225,12 @@ class EndpointAdmin(TeamScoped):
         """Render the form, or create the endpoint and show its secret."""
         if not self.has_add_permission(request):
             raise PermissionDenied
-        form = CreateEndpointForm(request.POST or None, teams=teams_for(request, LEADS))
+        form = CreateEndpointForm(request.POST or None, teams=viewer_of(request).teams(LEADS))
         if request.method == "POST" and form.is_valid():
             values = {name: form.cleaned_data[name] for name in _STORED}
             try:
                 endpoint = services.create_endpoint(
-                    team_id=form.cleaned_data["team"].pk, actor=actor(request), **values
+                    team_id=form.cleaned_data["team"].pk, actor=viewer_of(request).actor, **values
                 )
             except ApiError as refused:
                 form.add_error(None, refused.message)
@@ -251,11 +252,11 @@ class EndpointAdmin(TeamScoped):
         # `obj` has the new values already; the service compares with the stored ones for the audit event.
         stored = WebhookEndpoint.objects.get(pk=obj.pk)
         values = {name: form.cleaned_data[name] for name in _STORED}
-        services.update_endpoint(endpoint=stored, actor=actor(request), **values)
+        services.update_endpoint(endpoint=stored, actor=viewer_of(request).actor, **values)
 
     @override
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
-        services.delete_endpoint(endpoint=obj, actor=actor(request))
+        services.delete_endpoint(endpoint=obj, actor=viewer_of(request).actor)
 
     def get_deleted_objects(
         self, objs: Any, request: HttpRequest
@@ -284,7 +285,9 @@ class EndpointAdmin(TeamScoped):
             messages.error(request, f"Test failed. {failed.message}")
         else:
             # Only a test that reached the endpoint is audited.
-            services.audit_test(endpoint=endpoint, actor=actor(request), event_type=event_type, result=outcome)
+            services.audit_test(
+                endpoint=endpoint, actor=viewer_of(request).actor, event_type=event_type, result=outcome
+            )
             result = f"The endpoint responded with status {outcome.status} in {outcome.milliseconds} ms."
             (messages.success if outcome.succeeded else messages.warning)(request, result)
         return HttpResponseRedirect(self.page_of(endpoint))
@@ -296,12 +299,12 @@ class EndpointAdmin(TeamScoped):
         """Render the confirmation page, or rotate the secret and show the new one on POST."""
         endpoint = self._get_managed(request, object_id)
         # Managing is not enough: the page shows the secret, which operators must not see.
-        if not may(request, LEADS, endpoint):
+        if not viewer_of(request).may(LEADS, endpoint):
             raise PermissionDenied
         if request.method == "POST":
             form = RotateSecretForm(request.POST)
             keep_old = form.is_valid() and form.cleaned_data["keep_old"]
-            changed = services.rotate_secret(endpoint=endpoint, actor=actor(request), keep_old=keep_old)
+            changed = services.rotate_secret(endpoint=endpoint, actor=viewer_of(request).actor, keep_old=keep_old)
             return self._show_secret(request, changed, "Copy the new signing secret")
         texts = {"button": "Rotate secret", "icon": "autorenew", "form": RotateSecretForm()}
         return self._confirm(request, endpoint, "Rotate the signing secret?", **texts)
@@ -318,7 +321,7 @@ class EndpointAdmin(TeamScoped):
         endpoint = self._get_managed(request, object_id)
         verb = "disable" if endpoint.enabled else "enable"
         if request.method == "POST":
-            services.set_enabled(endpoint=endpoint, actor=actor(request), enabled=not endpoint.enabled)
+            services.set_enabled(endpoint=endpoint, actor=viewer_of(request).actor, enabled=not endpoint.enabled)
             messages.success(request, f"Endpoint {endpoint} {verb}d.")
             return HttpResponseRedirect(self.page_of(endpoint))
         description = (
@@ -331,7 +334,7 @@ class EndpointAdmin(TeamScoped):
 
     def _get_managed(self, request: HttpRequest, object_id: str) -> WebhookEndpoint:
         endpoint: WebhookEndpoint | None = self.get_object(request, unquote(object_id))
-        if endpoint is None or not may(request, self.managers, endpoint):
+        if endpoint is None or not viewer_of(request).may(self.managers, endpoint):
             raise PermissionDenied
         return endpoint
 
@@ -395,9 +398,9 @@ class DeliveryAdmin(LogAdmin, TeamScoped):
     def has_resend_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         """Return whether the user may manage the endpoint of the delivery, or any endpoint without an id."""
         if object_id is None:
-            return may(request, MANAGERS)
+            return viewer_of(request).may(MANAGERS)
         delivery = self.get_object(request, unquote(str(object_id)))
-        return delivery is not None and may(request, MANAGERS, delivery)
+        return delivery is not None and viewer_of(request).may(MANAGERS, delivery)
 
     @action(  # type: ignore[untyped-decorator]  # Unfold has no types
         description="Resend", url_path="resend", icon="replay", permissions=["resend"]
@@ -405,13 +408,13 @@ class DeliveryAdmin(LogAdmin, TeamScoped):
     def resend(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Render the confirmation page, or schedule an immediate attempt on POST."""
         delivery: WebhookDelivery | None = self.get_object(request, unquote(object_id))
-        if delivery is None or not may(request, MANAGERS, delivery):
+        if delivery is None or not viewer_of(request).may(MANAGERS, delivery):
             raise PermissionDenied
         back = self.page_of(delivery)
         if request.method == "POST":
             if not delivery.endpoint.enabled:
                 messages.error(request, "The endpoint is disabled. Enable it first.")
-            elif services.resend(delivery=delivery, actor=actor(request)):
+            elif services.resend(delivery=delivery, actor=viewer_of(request).actor):
                 messages.success(request, "The event is being resent.")
             else:
                 messages.info(request, "An attempt is already in progress.")

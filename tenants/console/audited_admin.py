@@ -11,6 +11,7 @@ from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 
 from tenants.audit import audit
+from tenants.console.viewer import Viewer, viewer_of
 from tenants.models import Team
 
 # Names of form fields, including those of Django's user forms.
@@ -18,13 +19,8 @@ _SECRET = frozenset({"password", "password1", "password2", "new_api_key", "new_a
 _MASK = "•••"
 
 
-def actor(request: HttpRequest) -> str:
-    """Return the user as recorded in the audit log."""
-    return f"user:{request.user.get_username()}"
-
-
 def audit_row(
-    request: HttpRequest,
+    viewer: Viewer,
     row: Model,
     verb: str,
     *,
@@ -38,12 +34,11 @@ def audit_row(
     kind = str(row._meta.verbose_name).lower().replace(" ", "_")  # noqa: SLF001 - Django's documented API for models
     audit(
         team_id=team_id or (row.pk if isinstance(row, Team) else getattr(row, "team_id", None)),
-        actor=actor(request),
+        actor=viewer.actor,
         action=action or f"{kind}.{verb}",
         target=target or str(row.pk),
         before=before,
         after=after,
-        request_id=getattr(request, "scope", {}).get("request_id", ""),
     )
 
 
@@ -53,7 +48,7 @@ class AuditedAdmin(ModelAdmin):
     def save_model(self, request: HttpRequest, obj: Model, form: BaseModelForm[Any], change: Any) -> None:
         super().save_model(request, obj, form, change)
         before = _values(form.initial, form.changed_data) if change else {}
-        audit_row(request, obj, "updated" if change else "created", before=before, after=_cleaned(form))
+        audit_row(viewer_of(request), obj, "updated" if change else "created", before=before, after=_cleaned(form))
 
     def save_formset(self, request: HttpRequest, form: Any, formset: Any, change: Any) -> None:
         # Collected first, as Django empties the primary keys of rows that it deletes.
@@ -61,17 +56,19 @@ class AuditedAdmin(ModelAdmin):
         super().save_formset(request, form, formset, change)
         forms = {id(row_form.instance): row_form for row_form in formset.forms}
         for row in formset.new_objects:
-            audit_row(request, row, "created", after=_cleaned(forms[id(row)]))
+            audit_row(viewer_of(request), row, "created", after=_cleaned(forms[id(row)]))
         for row, fields in formset.changed_objects:
             row_form = forms[id(row)]
-            audit_row(request, row, "updated", before=_values(row_form.initial, fields), after=_cleaned(row_form))
+            audit_row(
+                viewer_of(request), row, "updated", before=_values(row_form.initial, fields), after=_cleaned(row_form)
+            )
         for row in formset.deleted_objects:
-            audit_deleted(request, row, row_pk=formset_keys[id(row)])
+            audit_deleted(viewer_of(request), row, row_pk=formset_keys[id(row)])
 
     def delete_model(self, request: HttpRequest, obj: Model) -> None:
         row_pk = obj.pk
         super().delete_model(request, obj)
-        audit_deleted(request, obj, row_pk=row_pk)
+        audit_deleted(viewer_of(request), obj, row_pk=row_pk)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
         # One by one, so that each deletion is audited.
@@ -79,10 +76,10 @@ class AuditedAdmin(ModelAdmin):
             self.delete_model(request, row)
 
 
-def audit_deleted(request: HttpRequest, row: Model, *, row_pk: Any) -> None:
+def audit_deleted(viewer: Viewer, row: Model, *, row_pk: Any) -> None:
     """Audit the deletion of a row. `row_pk` is its primary key, which Django has emptied by then."""
     row.pk = row_pk
-    audit_row(request, row, "deleted", before={"object": str(row)})
+    audit_row(viewer, row, "deleted", before={"object": str(row)})
 
 
 def _cleaned(form: BaseModelForm[Any]) -> dict[str, Any]:

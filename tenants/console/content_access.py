@@ -13,18 +13,16 @@ from django import forms
 from django.core.exceptions import PermissionDenied
 from django.db.models import BooleanField, ExpressionWrapper, Model, Q, QuerySet, Value
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.loader import render_to_string
 from django.utils.http import url_has_allowed_host_and_scheme
-from django.utils.safestring import SafeString
 
 from core.clock import now
 from core.db.row_security import EVERY_TEAM
 from tenants import scope
 from tenants.audit import audit
-from tenants.console.audited_admin import actor, audit_row
-from tenants.console.roles import EVERY_ROLE, may
+from tenants.console.audited_admin import audit_row
+from tenants.console.roles import EVERY_ROLE
 from tenants.console.site import page, render
-from tenants.console.viewer import Viewer, viewer
+from tenants.console.viewer import Viewer
 from tenants.models import AuditEvent, Reveal, Team
 
 HIDDEN = "•••"
@@ -33,61 +31,44 @@ REVEALED_FOR = timedelta(minutes=30)
 _READ = "content.viewed"
 
 
-def may_read(request: HttpRequest, team_id: str) -> bool:
-    """Return true if the user may read the content of a team. Needs no query."""
-    return viewer(request).may_read(team_id)
-
-
-def text_or_mask(request: HttpRequest, team_id: str, text: str) -> str:
-    """Return the text, or dots if the user may not read it."""
-    return text if not text or may_read(request, team_id) else HIDDEN
-
-
-def with_readable(request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
-    """Annotate rows with `readable`, as the columns of a list have no access to the request."""
-    reading = viewer(request).reading
-    readable = Value(value=True) if EVERY_TEAM in reading else Q(team_id__in=reading)
+def with_readable(viewer: Viewer, rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Annotate rows with `readable`, as the columns of a list have no access to the viewer."""
+    readable = Value(value=True) if EVERY_TEAM in viewer.reading else Q(team_id__in=viewer.reading)
     rows = rows.annotate(readable=ExpressionWrapper(readable, output_field=BooleanField()))
     return rows  # noqa: RET504 - the stubs call an annotated query set Any
 
 
-def hidden_notice(request: HttpRequest, team_id: str) -> SafeString:
-    """Render the notice that replaces content, with the form that reveals it."""
-    context = {"team_id": team_id, "next": request.get_full_path()}
-    return render_to_string("console/hidden.html", context, request=request)
-
-
-def audit_read(request: HttpRequest, row: Model, *, team_id: str) -> None:
+def audit_read(viewer: Viewer, row: Model, *, team_id: str) -> None:
     """Record that a user who is not a member of the team reads its content, at most once per object and 30 minutes.
 
     Every page that shows content must call this.
     """
-    if team_id in viewer(request).roles:
+    if team_id in viewer.roles:
         return
     since = now() - REVEALED_FOR
-    recent = AuditEvent.objects.filter(team_id=team_id, occurred_at__gte=since, action=_READ, actor=actor(request))
+    recent = AuditEvent.objects.filter(team_id=team_id, occurred_at__gte=since, action=_READ, actor=viewer.actor)
     if not recent.filter(target=str(row.pk)).exists():
-        audit_row(request, row, "viewed", action=_READ, team_id=team_id)
+        audit_row(viewer, row, "viewed", action=_READ, team_id=team_id)
 
 
-def read_allowed(request: HttpRequest, row: Any) -> bool:
+def read_allowed(viewer: Viewer, row: Any) -> bool:
     """Return true if the user may read the content of this row of a team, and record that they read it."""
-    if not may_read(request, row.team_id):
+    if not viewer.may_read(row.team_id):
         return False
-    audit_read(request, row, team_id=row.team_id)
+    audit_read(viewer, row, team_id=row.team_id)
     return True
 
 
-def audit_team_reads(who: Viewer, team_ids: Iterable[str]) -> None:
+def audit_team_reads(viewer: Viewer, team_ids: Iterable[str]) -> None:
     """Record that a user reads excerpts of many objects of these teams: one line per team, except for their own."""
-    foreign = {team_id for team_id in team_ids if team_id not in who.roles}
+    foreign = {team_id for team_id in team_ids if team_id not in viewer.roles}
     if not foreign:
         return
     with scope.every_team():
         recent = AuditEvent.objects.filter(occurred_at__gte=now() - REVEALED_FOR, action=_READ, target__in=foreign)
-        recorded = set(recent.filter(team_id__in=foreign, actor=f"user:{who.name}").values_list("target", flat=True))
+        recorded = set(recent.filter(team_id__in=foreign, actor=viewer.actor).values_list("target", flat=True))
         for team_id in foreign - recorded:
-            audit(team_id=team_id, actor=f"user:{who.name}", action=_READ, target=team_id)
+            audit(team_id=team_id, actor=viewer.actor, action=_READ, target=team_id)
 
 
 class RevealForm(forms.Form):
@@ -99,7 +80,7 @@ class RevealForm(forms.Form):
 
 
 @page("content/reveal/", name="reveal", viewers=EVERY_ROLE)
-def reveal(request: HttpRequest) -> HttpResponse:
+def reveal(request: HttpRequest, viewer: Viewer) -> HttpResponse:
     """Reveal the content of a team to the user for 30 minutes. Raises `PermissionDenied` for teams they cannot see."""
     form = RevealForm(request.POST or None)
     if request.method != "POST" or not form.is_valid():
@@ -107,14 +88,14 @@ def reveal(request: HttpRequest) -> HttpResponse:
         return render(request, "console/reveal.html", title=title, form=form, is_fullwidth=False)
     cleaned = form.cleaned_data
     team = Team.objects.filter(pk=cleaned["team"]).first()
-    if team is None or not may(request, EVERY_ROLE, team):
+    if team is None or not viewer.may(EVERY_ROLE, team):
         raise PermissionDenied
-    if not may_read(request, team.pk):
+    if not viewer.may_read(team.pk):
         with scope.every_team():
             until = now() + REVEALED_FOR
-            row = Reveal.objects.create(team=team, user_id=request.user.pk or 0, reason=cleaned["reason"], until=until)
+            row = Reveal.objects.create(team=team, user_id=viewer.user_id, reason=cleaned["reason"], until=until)
             after = {"reason": row.reason, "until": until.isoformat()}
-            audit_row(request, row, "revealed", action="content.revealed", after=after, target=team.pk)
+            audit_row(viewer, row, "revealed", action="content.revealed", after=after, target=team.pk)
     # `next` comes from the client, who must not be led to another site.
     target = cleaned["next"]
     is_local = url_has_allowed_host_and_scheme(target, allowed_hosts={request.get_host()})

@@ -12,7 +12,8 @@ from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldBooleanSwitchWidget
 
 from console.widgets import badge
-from tenants.console.roles import ADMINISTRATORS_ONLY, Roles, may
+from tenants.console.roles import ADMINISTRATORS_ONLY, Roles
+from tenants.console.viewer import viewer_of
 
 _SET = "Set. You do not have permission to change it."
 _NOT_SET = "Not set. You do not have permission to enter it."
@@ -82,7 +83,7 @@ class WriteOnlySecrets(ModelAdmin):
     def get_form(self, request: HttpRequest, obj: Any = None, change: Any = None, **kwargs: Any) -> Any:
         """Return the form class, with disabled fields if the user may not enter secrets."""
         form = super().get_form(request, obj, change, **kwargs)
-        if may(request, self.secret_managers, obj):
+        if viewer_of(request).may(self.secret_managers, obj):
             return form
         names = (f"new_{self.form.secret}", f"forget_{self.form.secret}")
         address, is_set = self.destination_field, bool(getattr(obj, "has_secret", False))

@@ -1,7 +1,7 @@
 """Registry of admin pages that belong to no model. Each page is a function registered under its route:
 
     @page("live/", name="live", viewers=EVERY_ROLE)
-    def live(request: HttpRequest) -> HttpResponse:
+    def live(request: HttpRequest, viewer: Viewer) -> HttpResponse:
         return render(request, "console/live/page.html", title="Running jobs", live=…)
 
 `server.urls` serves them below /admin/ under names such as `console:live`, with the admin's sign-in and layout.
@@ -18,7 +18,8 @@ from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 
-from tenants.console.roles import EVERY_ROLE, Roles, may
+from tenants.console.roles import EVERY_ROLE, Roles
+from tenants.console.viewer import Viewer, viewer_of
 
 View = Callable[..., HttpResponseBase]
 
@@ -34,9 +35,10 @@ class ConsolePage:
 
     def serve(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         """Return the page. Raises `PermissionDenied` for other roles."""
-        if not may(request, self.viewers):
+        viewer = viewer_of(request)
+        if not viewer.may(self.viewers):
             raise PermissionDenied
-        return self.view(request, *args, **kwargs)
+        return self.view(request, viewer, *args, **kwargs)
 
 
 _pages: dict[str, ConsolePage] = {}
@@ -63,9 +65,9 @@ def page_urls() -> list[URLPattern]:
     ]
 
 
-def may_open(request: HttpRequest, name: str) -> bool:
+def may_open(viewer: Viewer, name: str) -> bool:
     """Return true if the user may open a page."""
-    return may(request, _pages[name].viewers)
+    return viewer.may(_pages[name].viewers)
 
 
 def render(request: HttpRequest, template: str, *, title: str, **context: Any) -> TemplateResponse:

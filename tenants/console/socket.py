@@ -21,7 +21,7 @@ from django.http import HttpRequest, parse_cookie
 from core.db.db_threads import in_db_thread
 from core.http.asgi import Message, Receive, Scope, Send, header
 from tenants.console.roles import EVERY_ROLE
-from tenants.console.viewer import Viewer, lacks_second_factor, viewer_of
+from tenants.console.viewer import Viewer, lacks_second_factor, read_viewer
 
 logger = logging.getLogger(__name__)
 # How long a socket may outlive a sign-out or a lost role.
@@ -92,7 +92,7 @@ class AdminSocket(AsyncWebsocketConsumer):
         store = import_module(settings.SESSION_ENGINE).SessionStore
         request.session = store(cookies.get(settings.SESSION_COOKIE_NAME))
         request.user = get_user(request)
-        return Viewer() if lacks_second_factor(request) else viewer_of(request.user)
+        return Viewer() if lacks_second_factor(request) else read_viewer(request.user)
 
     async def _watch(self) -> None:
         try:
@@ -122,4 +122,4 @@ def _refusal(viewer: Viewer) -> int:
 
 def may_watch(viewer: Viewer) -> bool:
     """Return true for users with a role in any team or on the platform."""
-    return viewer.sees_every_team or any(role in EVERY_ROLE for role in viewer.roles.values())
+    return viewer.may(EVERY_ROLE)

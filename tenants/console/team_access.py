@@ -5,7 +5,8 @@ from unfold.admin import TabularInline
 
 from console.widgets import badge, column, time_column
 from tenants.console.audited_admin import AuditedAdmin
-from tenants.console.roles import ADMINISTRATORS_ONLY, ByRole, PlatformOnly
+from tenants.console.permissions import ByRole, PlatformOnly
+from tenants.console.roles import ADMINISTRATORS_ONLY
 
 
 class TeamsInline(ByRole, TabularInline):

@@ -10,7 +10,8 @@ from django.test import Client, RequestFactory
 from console.widgets import ConsoleAdmin
 from core.clock import now
 from tenants import scope
-from tenants.console.content_access import audit_read, may_read
+from tenants.console.content_access import audit_read
+from tenants.console.viewer import viewer_of
 from tenants.models import AuditEvent, Membership, Reveal, Role, StaffMember, StaffRole, Team
 from tests.admin.rows import add_response, sign_in, text
 from tests.support.api import Caller
@@ -32,7 +33,7 @@ def reveal(client: Client, team: Team, **fields: str) -> int:
 
 def reads(client: Client, team: Team) -> bool:
     """Return whether the user has content access to a team."""
-    return may_read(request_of(client), team.pk)  # type: ignore[arg-type]  # a request is all that it is
+    return viewer_of(request_of(client)).may_read(team.pk)  # type: ignore[arg-type]  # a request is all that it is
 
 
 @pytest.mark.slow
@@ -175,7 +176,7 @@ def test_reading_by_a_non_member_is_audited_once(admin: Client, developer: Clien
     response = add_response(caller)
     with scope.every_team():
         for client in (admin, admin, developer):
-            audit_read(request_of(client), response, team_id=caller.team.pk)  # type: ignore[arg-type]
+            audit_read(viewer_of(request_of(client)), response, team_id=caller.team.pk)  # type: ignore[arg-type]
         noted = AuditEvent.objects.filter(action="content.viewed", target=response.pk)
         assert [event.actor for event in noted] == [f"user:{User.objects.get(pk=admin.session['_auth_user_id'])}"]
 

@@ -16,8 +16,9 @@ from core.clock import now
 from organization.admin.limits import limits_url, subject_name
 from organization.admin.team_tabs import tab_url
 from responses.rollups.spending import end_of_sums, period_of, spent_by_subject, subject_of
-from tenants.console.roles import EVERY_ROLE, everywhere, teams_of
+from tenants.console.roles import EVERY_ROLE
 from tenants.console.site import page, render
+from tenants.console.viewer import Viewer
 from tenants.models import Budget, LimitSet
 from tenants.models.limits import EVERY_END_USER
 from tenants.prices import amount
@@ -96,9 +97,9 @@ def budget_states(*, teams: Sequence[str] | None, at: datetime) -> list[BudgetSt
 
 
 @page("budgets/", name="budgets", viewers=EVERY_ROLE)
-def budgets(request: HttpRequest) -> HttpResponseBase:
+def budgets(request: HttpRequest, viewer: Viewer) -> HttpResponseBase:
     """Render the budgets that the user may see, or the CSV file with `format=csv`."""
-    teams = None if everywhere(request) else teams_of(request)
+    teams = viewer.team_ids()
     states = budget_states(teams=teams, at=now())
     if request.GET.get("format") == "csv":
         return _csv(states)

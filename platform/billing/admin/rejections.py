@@ -18,8 +18,9 @@ from console.widgets import csv_lines
 from core.clock import now
 from organization.admin.limit_forms import limit_label
 from organization.admin.limits import limits_url
-from tenants.console.roles import EVERY_ROLE, everywhere, teams_for, teams_of
+from tenants.console.roles import EVERY_ROLE
 from tenants.console.site import page, render
+from tenants.console.viewer import Viewer
 from tenants.models import ApiKey, RejectedRequest, Team
 
 MAX_ROWS = 500
@@ -29,11 +30,11 @@ _TOP = 8
 
 
 @page("rejections/", name="rejections", viewers=EVERY_ROLE)
-def rejections(request: HttpRequest) -> HttpResponseBase:
+def rejections(request: HttpRequest, viewer: Viewer) -> HttpResponseBase:
     """Render the requests that limits have rejected, or the CSV file with `format=csv`."""
     # The range and the filters are those of the usage page.
-    query = parse_query(request.GET, current_time=now(), zone=default_zone(request))
-    teams = None if everywhere(request) else teams_of(request)
+    query = parse_query(request.GET, current_time=now(), zone=default_zone(request, viewer))
+    teams = viewer.team_ids()
     rows = _rows(query, teams)
     if request.GET.get("format") == "csv":
         return _csv(rows)
@@ -52,7 +53,7 @@ def rejections(request: HttpRequest) -> HttpResponseBase:
         total=sum(row["count"] for row in rows),
         is_cut=len(rows) == MAX_ROWS,
         most=MAX_ROWS,
-        teams=list(teams_for(request).values_list("pk", "name")[:_MAX_CHOICES]),
+        teams=list(viewer.teams().values_list("pk", "name")[:_MAX_CHOICES]),
         ranges=[(url(range=name), title, name == query.range) for name, title in RANGES.items() if name != "custom"],
         csv_url=url(format="csv"),
     )

@@ -23,7 +23,7 @@ from console.widgets import (
     tone,
     two_lines,
 )
-from tenants.console.roles import TeamScoped
+from tenants.console.permissions import TeamScoped
 from tenants.models import OUTCOME_TONES, UsageRecord
 from tenants.prices import NO_PRICE, amount, label
 

@@ -18,8 +18,9 @@ from console.widgets import badge, column, id_column, key_cell, time_column
 from core.clock import now
 from organization.admin.key_forms import AddressesField, addresses_field
 from tenants import services
-from tenants.console.audited_admin import actor
-from tenants.console.roles import ADMINISTRATORS_ONLY, PlatformOnly, may
+from tenants.console.permissions import PlatformOnly
+from tenants.console.roles import ADMINISTRATORS_ONLY
+from tenants.console.viewer import viewer_of
 from tenants.models import AdminKey, AdminScope
 
 
@@ -95,7 +96,7 @@ class AdminKeyAdmin(PlatformOnly):
             scopes=obj.scopes,
             expires_at=obj.expires_at,
             allowed_addresses=obj.allowed_addresses,
-            actor=actor(request),
+            actor=viewer_of(request).actor,
             created_by=request.user.pk,
         )
         obj.pk = new.key.pk
@@ -127,19 +128,19 @@ class AdminKeyAdmin(PlatformOnly):
 
     def has_revoke_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         """Return true if the user may revoke this key."""
-        return may(request, ADMINISTRATORS_ONLY)
+        return viewer_of(request).may(ADMINISTRATORS_ONLY)
 
     @action(  # type: ignore[untyped-decorator]  # Unfold has no types
         description="Revoke", url_path="revoke", icon="block", permissions=["revoke"], variant=ActionVariant.DANGER
     )
     def revoke(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Show the confirmation page; on POST, revoke the key."""
-        if not may(request, ADMINISTRATORS_ONLY):
+        if not viewer_of(request).may(ADMINISTRATORS_ONLY):
             raise PermissionDenied
         key = self.get_or_404(request, object_id)
         if request.method != "POST":
             title = "Revoke this admin key?"
             return self.render(request, "admin/tenants/adminkey/revoke.html", title, key=key, original=key)
-        if services.revoke_admin_key(key=key, actor=actor(request)):
+        if services.revoke_admin_key(key=key, actor=viewer_of(request).actor):
             messages.success(request, f"{key.name} is revoked.")
         return HttpResponseRedirect(self.page_of(key))

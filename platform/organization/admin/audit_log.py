@@ -33,8 +33,9 @@ from console.widgets import (
 from core.clock import now
 from tenants import audit_seals
 from tenants.audit import audit
-from tenants.console.audited_admin import actor
-from tenants.console.roles import STAFF, TeamScoped, everywhere, teams_of
+from tenants.console.permissions import TeamScoped
+from tenants.console.roles import STAFF
+from tenants.console.viewer import viewer_of
 from tenants.models import AuditEvent, AuditSeal, Role
 
 MAX_EXPORTED_LINES = 50_000
@@ -150,8 +151,8 @@ class AuditAdmin(LogAdmin, TeamScoped):
         # Read before the response starts: its body is streamed after the request's transaction has ended.
         lines = list(rows.values_list(*_COLUMNS))
         audit(
-            team_id=None if everywhere(request) else next(iter(teams_of(request)), None),
-            actor=actor(request),
+            team_id=next(iter(viewer_of(request).team_ids() or ()), None),
+            actor=viewer_of(request).actor,
             action="audit_log.exported",
             target="audit_log",
             after={"lines": len(lines), "filters": query.urlencode()[:_MAX_FILTERS]},

@@ -17,8 +17,10 @@ from core import egress
 from core.errors import EgressRefused
 from tenants.console.audited_admin import AuditedAdmin
 from tenants.console.content_access import HIDDEN, with_readable
-from tenants.console.roles import LEADS, OPERATORS, TeamScoped
+from tenants.console.permissions import TeamScoped
+from tenants.console.roles import LEADS, OPERATORS
 from tenants.console.secrets import SecretForm, WriteOnlySecrets, secret_badge, secret_field
+from tenants.console.viewer import viewer_of
 from tenants.models import Checker, Guardrail, GuardrailDecision
 
 _TONES = {"passed": "success", "noted": "warning", "blocked": "danger", "failed": "warning"}
@@ -137,7 +139,7 @@ class GuardrailDecisionAdmin(LogAdmin, TeamScoped):
 
     @override
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return with_readable(request, super().get_queryset(request))
+        return with_readable(viewer_of(request), super().get_queryset(request))
 
     # By id instead of time: ids are assigned in order of time, and the primary key has an index.
     ordering = ["-id"]

@@ -17,8 +17,9 @@ from unfold.widgets import UnfoldAdminSelectWidget
 
 from console.widgets import badge, column, copyable, id_column, time_column
 from tenants import invitations, scope
-from tenants.console.audited_admin import actor
-from tenants.console.roles import ADMINISTRATORS_ONLY, PlatformOnly, may
+from tenants.console.permissions import PlatformOnly
+from tenants.console.roles import ADMINISTRATORS_ONLY
+from tenants.console.viewer import viewer_of
 from tenants.invitations import ProjectRole
 from tenants.members import public_role
 from tenants.models import Invite, Role, Team
@@ -84,13 +85,13 @@ class InviteAdmin(PlatformOnly):
 
     @override
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return may(request, ADMINISTRATORS_ONLY) and (obj is None or obj.accepted_at is None)
+        return viewer_of(request).may(ADMINISTRATORS_ONLY) and (obj is None or obj.accepted_at is None)
 
     @override
     def save_model(self, request: HttpRequest, obj: Invite, form: Any, change: Any) -> None:
         team = form.cleaned_data["team"]
         projects = [ProjectRole(team=team, role=public_role(form.cleaned_data["role"]))] if team else []
-        made = invitations.create_invite(email=obj.email, projects=projects, actor=actor(request))
+        made = invitations.create_invite(email=obj.email, projects=projects, actor=viewer_of(request).actor)
         obj.pk = made.pk
 
     @override
@@ -101,7 +102,7 @@ class InviteAdmin(PlatformOnly):
     @override
     def delete_model(self, request: HttpRequest, obj: Invite) -> None:
         with scope.every_team():
-            invitations.delete_invite(invite=obj, actor=actor(request))
+            invitations.delete_invite(invite=obj, actor=viewer_of(request).actor)
 
     @override
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Invite]) -> None:

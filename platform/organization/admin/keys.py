@@ -26,17 +26,10 @@ from console.widgets import badge, column, id_column, key_cell, time_column, two
 from core.clock import now
 from organization.admin.key_forms import KeyForm, NewKeyForm, RotateKeyForm, initial_from, model_names_of
 from tenants import scope, services
-from tenants.console.audited_admin import AuditedAdmin, actor
-from tenants.console.roles import (
-    CONTRIBUTORS,
-    LEADS,
-    OPERATORS,
-    TeamScoped,
-    everywhere,
-    may,
-    teams_for,
-    teams_of,
-)
+from tenants.console.audited_admin import AuditedAdmin
+from tenants.console.permissions import TeamScoped
+from tenants.console.roles import CONTRIBUTORS, LEADS, OPERATORS
+from tenants.console.viewer import Viewer, viewer_of
 from tenants.models import ApiKey, KeySource, Role
 
 KEY_MANAGERS = LEADS | OPERATORS
@@ -45,19 +38,19 @@ _DEVELOPERS = frozenset({Role.DEVELOPER})
 _STORED = ("name", "purpose", "scopes", "allowed_models", "tools", "allowed_addresses")
 
 
-def _created_by_user(request: HttpRequest, key: ApiKey) -> bool:
-    return key.created_by_id == request.user.pk and may(request, _DEVELOPERS, key)
+def _created_by(viewer: Viewer, key: ApiKey) -> bool:
+    return key.created_by_id == viewer.user_id and viewer.may(_DEVELOPERS, key)
 
 
-def may_manage_key(request: HttpRequest, key: ApiKey) -> bool:
+def may_manage_key(viewer: Viewer, key: ApiKey) -> bool:
     """Return true for users who may change, disable and revoke a key: leads, operators and the key's developer."""
-    return may(request, KEY_MANAGERS, key) or _created_by_user(request, key)
+    return viewer.may(KEY_MANAGERS, key) or _created_by(viewer, key)
 
 
-def may_rotate_key(request: HttpRequest, key: ApiKey) -> bool:
+def may_rotate_key(viewer: Viewer, key: ApiKey) -> bool:
     """Return true for users who may rotate a key: leads and the key's developer."""
     # Not operators: they would see the new secret and could act as the team.
-    return may(request, LEADS, key) or _created_by_user(request, key)
+    return viewer.may(LEADS, key) or _created_by(viewer, key)
 
 
 class StatusFilter(DropdownFilter):
@@ -186,7 +179,7 @@ class KeyAdmin(AuditedAdmin, TeamScoped):
 
     @override
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return may(request, CONTRIBUTORS)
+        return viewer_of(request).may(CONTRIBUTORS)
 
     @override
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -195,8 +188,8 @@ class KeyAdmin(AuditedAdmin, TeamScoped):
     @override
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         if obj is None:
-            return may(request, KEY_MANAGERS | CONTRIBUTORS)
-        return obj.revoked_at is None and may_manage_key(request, obj)
+            return viewer_of(request).may(KEY_MANAGERS | CONTRIBUTORS)
+        return obj.revoked_at is None and may_manage_key(viewer_of(request), obj)
 
     # -- creation ------------------------------------------------------------------------------------------------------
 
@@ -204,22 +197,23 @@ class KeyAdmin(AuditedAdmin, TeamScoped):
         """Show the form; on success, show the secret once."""
         if not self.has_add_permission(request):
             raise PermissionDenied
-        names = model_names_of(None if everywhere(request, CONTRIBUTORS) else teams_of(request, CONTRIBUTORS))
+        viewer = viewer_of(request)
+        names = model_names_of(viewer.team_ids(CONTRIBUTORS))
         cloned = self.get_object(request, request.GET.get("clone", ""))
-        if cloned is not None and may(request, CONTRIBUTORS, cloned):
+        if cloned is not None and viewer.may(CONTRIBUTORS, cloned):
             initial = initial_from(cloned)
         else:
             initial = {"team": request.GET.get("team")}
-        teams = teams_for(request, CONTRIBUTORS)
+        teams = viewer.teams(CONTRIBUTORS)
         form = NewKeyForm(request.POST or None, teams=teams, models=names, initial=initial)
         if request.method == "POST" and form.is_valid():
             # One transaction: a key must not exist without the limits that it was to have.
             team = form.cleaned_data["team"]
             with scope.team(team.pk):
                 fields = {name: form.cleaned_data[name] for name in _STORED}
-                spec = services.KeySpec(**fields, expires_at=form.expires_at(now()), created_by=request.user.pk)
-                made = services.create_key(team=team, spec=spec, actor=actor(request))
-                form.save_limits(key=made.key, actor=actor(request))
+                spec = services.KeySpec(**fields, expires_at=form.expires_at(now()), created_by=viewer.user_id)
+                made = services.create_key(team=team, spec=spec, actor=viewer.actor)
+                form.save_limits(key=made.key, actor=viewer.actor)
             return self.show_secret(request, made, "Copy your new key")
         return self.render(request, "admin/tenants/apikey/add.html", "Create an API key", form=form)
 
@@ -245,29 +239,33 @@ class KeyAdmin(AuditedAdmin, TeamScoped):
     def has_revoke_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         """Return true if the user may revoke this key, or any key if none is given."""
         if object_id is None:
-            return may(request, KEY_MANAGERS | CONTRIBUTORS)
-        return self._permits(request, object_id, lambda key: may_manage_key(request, key))
+            return viewer_of(request).may(KEY_MANAGERS | CONTRIBUTORS)
+        return self._permits(request, object_id, lambda key: may_manage_key(viewer_of(request), key))
 
     def has_disable_permission(self, request: HttpRequest, object_id: str) -> bool:
         """Return true if the key is enabled and the user may disable it."""
-        return self._permits(request, object_id, lambda key: key.disabled_at is None and may_manage_key(request, key))
+        return self._permits(
+            request, object_id, lambda key: key.disabled_at is None and may_manage_key(viewer_of(request), key)
+        )
 
     def has_enable_permission(self, request: HttpRequest, object_id: str) -> bool:
         """Return true if the key is disabled and the user may enable it."""
-        return self._permits(request, object_id, lambda key: bool(key.disabled_at) and may_manage_key(request, key))
+        return self._permits(
+            request, object_id, lambda key: bool(key.disabled_at) and may_manage_key(viewer_of(request), key)
+        )
 
     def has_rotate_permission(self, request: HttpRequest, object_id: str) -> bool:
         """Return true if the user may rotate the key."""
-        return self._permits(request, object_id, lambda key: may_rotate_key(request, key))
+        return self._permits(request, object_id, lambda key: may_rotate_key(viewer_of(request), key))
 
     def has_limits_permission(self, request: HttpRequest, object_id: str) -> bool:
         """Return true if the user may change the limits of the key."""
-        return self._permits(request, object_id, lambda key: may_manage_key(request, key))
+        return self._permits(request, object_id, lambda key: may_manage_key(viewer_of(request), key))
 
     def has_clone_permission(self, request: HttpRequest, object_id: str) -> bool:
         """Return true if the user may create a key for the same team."""
         key = self.get_object(request, unquote(str(object_id)))
-        return key is not None and may(request, CONTRIBUTORS, key)
+        return key is not None and viewer_of(request).may(CONTRIBUTORS, key)
 
     @action(  # type: ignore[untyped-decorator]  # Unfold has no types
         description="Revoke", url_path="revoke", icon="block", permissions=["revoke"], variant=ActionVariant.DANGER
@@ -275,12 +273,12 @@ class KeyAdmin(AuditedAdmin, TeamScoped):
     def revoke(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Show the confirmation page; on POST, revoke the key."""
         key = self.get_or_404(request, object_id)
-        if not may_manage_key(request, key):
+        if not may_manage_key(viewer_of(request), key):
             raise PermissionDenied
         if request.method != "POST":
             template = "admin/tenants/apikey/revoke.html"
             return self.render(request, template, "Revoke this key?", key=key, original=key)
-        if services.revoke_key(key=key, actor=actor(request)):
+        if services.revoke_key(key=key, actor=viewer_of(request).actor):
             messages.success(request, f"The key {key} was revoked. It stops working everywhere within two seconds.")
         else:
             messages.info(request, f"The key {key} was already revoked.")
@@ -304,13 +302,13 @@ class KeyAdmin(AuditedAdmin, TeamScoped):
 
     def _switch(self, request: HttpRequest, object_id: str, *, enabled: bool) -> HttpResponse:
         key = self.get_or_404(request, object_id)
-        if key.revoked_at is not None or not may_manage_key(request, key):
+        if key.revoked_at is not None or not may_manage_key(viewer_of(request), key):
             raise PermissionDenied
         if request.method != "POST":
             title = "Enable this key?" if enabled else "Disable this key?"
             template = "admin/tenants/apikey/switch.html"
             return self.render(request, template, title, key=key, original=key, enabled=enabled)
-        services.enable_key(key=key, enabled=enabled, actor=actor(request))
+        services.enable_key(key=key, enabled=enabled, actor=viewer_of(request).actor)
         state = "enabled" if enabled else "disabled"
         messages.success(request, f"The key {key} was {state}. This takes effect everywhere within two seconds.")
         return HttpResponseRedirect(self.page_of(key))
@@ -324,11 +322,11 @@ class KeyAdmin(AuditedAdmin, TeamScoped):
     def rotate(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Show the form for the grace period; on POST, rotate the key and show the new secret once."""
         key = self.get_or_404(request, object_id)
-        if key.revoked_at is not None or not may_rotate_key(request, key):
+        if key.revoked_at is not None or not may_rotate_key(viewer_of(request), key):
             raise PermissionDenied
         form = RotateKeyForm(request.POST or None)
         if request.method == "POST" and form.is_valid():
-            rotated = services.rotate_key(key=key, grace=form.grace_period(), actor=actor(request))
+            rotated = services.rotate_key(key=key, grace=form.grace_period(), actor=viewer_of(request).actor)
             return self.show_secret(request, rotated, "Copy the new secret")
         template = "admin/tenants/apikey/rotate.html"
         return self.render(request, template, "Rotate this key?", key=key, original=key, form=form)

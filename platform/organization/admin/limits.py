@@ -18,9 +18,9 @@ from organization.admin.keys import may_manage_key
 from organization.admin.limit_forms import LimitsForm, described, limit_label
 from organization.admin.team_tabs import tab, tab_url
 from tenants import scope
-from tenants.console.audited_admin import actor
-from tenants.console.roles import EVERY_ROLE, LEADS, OPERATORS, may, teams_for
+from tenants.console.roles import EVERY_ROLE, LEADS, OPERATORS
 from tenants.console.site import page, render
+from tenants.console.viewer import Viewer
 from tenants.directory import subject_limits
 from tenants.models import ApiKey, LimitSet, Team
 from tenants.models.limits import END_USER_LENGTH, EVERY_END_USER
@@ -117,9 +117,9 @@ def meters_of(team: Team, found: Sequence[LimitSet]) -> dict[int, list[Meter]]:
 
 
 @page("limits/<team_id>/meters/", name="limit_meters", viewers=EVERY_ROLE)
-def meters(request: HttpRequest, team_id: str) -> JsonResponse:
+def meters(request: HttpRequest, viewer: Viewer, team_id: str) -> JsonResponse:
     """Return the meters of a team's limits, which its page polls."""
-    team = teams_for(request).filter(pk=team_id).first()
+    team = viewer.teams().filter(pk=team_id).first()
     if team is None:
         raise Http404
     found = list(_limit_sets(team)[:MAX_SUBJECTS])
@@ -138,13 +138,13 @@ def _limit_sets(team: Team) -> "QuerySet[LimitSet]":
 
 
 @tab("limits", title="Limits", template="admin/tenants/team/limits.html")
-def limits_of(request: HttpRequest, team: Team) -> dict[str, Any]:
+def limits_of(viewer: Viewer, team: Team) -> dict[str, Any]:
     """Return the context of the limits tab: all subjects of the team that have limits."""
     rows = list(_limit_sets(team)[: MAX_SUBJECTS + 1])
     live = meters_of(team, rows[:MAX_SUBJECTS])
     own = next((row for row in rows if not row.api_key_id and not row.end_user), None)
     others = [row for row in rows[:MAX_SUBJECTS] if row is not own]
-    may_edit = may(request, LEADS | OPERATORS, team)
+    may_edit = viewer.may(LEADS | OPERATORS, team)
 
     def edit_url(row: LimitSet) -> str:
         if row.api_key_id:
@@ -174,9 +174,9 @@ def limits_of(request: HttpRequest, team: Team) -> dict[str, Any]:
 
 
 @page("limits/<team_id>/", name="limits", viewers=EVERY_ROLE)
-def edit_limits(request: HttpRequest, team_id: str) -> HttpResponse:
+def edit_limits(request: HttpRequest, viewer: Viewer, team_id: str) -> HttpResponse:
     """Show the form of the limits of a team, a key (`key`) or an end user (`end_user`); on POST, store them."""
-    team = teams_for(request).filter(pk=team_id).first()
+    team = viewer.teams().filter(pk=team_id).first()
     if team is None:
         raise Http404
     key_id, end_user = request.GET.get("key", ""), request.GET.get("end_user", "").replace("\0", "")[:END_USER_LENGTH]
@@ -186,18 +186,18 @@ def edit_limits(request: HttpRequest, team_id: str) -> HttpResponse:
         if api_key is None:
             raise Http404
         end_user = ""
-    if not (may_manage_key(request, api_key) if api_key is not None else may(request, LEADS | OPERATORS, team)):
+    if not (may_manage_key(viewer, api_key) if api_key is not None else viewer.may(LEADS | OPERATORS, team)):
         raise PermissionDenied
     found = services.find_limit_set(team=team, api_key=api_key, end_user=end_user)
     # Operators set the limits of a team, and its leads may only lower them. Leads set the limits of a key, and its
     # developer may only lower them.
-    may_raise = may(request, LEADS | OPERATORS if api_key is not None or end_user else OPERATORS, team)
+    may_raise = viewer.may(LEADS | OPERATORS if api_key is not None or end_user else OPERATORS, team)
     form = LimitsForm(request.POST or None, found=found, may_raise=may_raise)
     back = reverse("admin:tenants_apikey_change", args=[api_key.pk]) if api_key else tab_url(team, "limits")
     name = f"the key {api_key.name}" if api_key else _end_user_name(end_user) if end_user else f"the team {team.name}"
     if request.method == "POST" and form.is_valid():
         with scope.team(team.pk):
-            form.save(team=team, api_key=api_key, end_user=end_user, actor=actor(request))
+            form.save(team=team, api_key=api_key, end_user=end_user, actor=viewer.actor)
         messages.success(request, f"The limits of {name} were saved. They apply everywhere within two seconds.")
         return HttpResponseRedirect(back)
     return render(

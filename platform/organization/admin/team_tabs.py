@@ -1,7 +1,7 @@
 """Tabs of a team's page. Each tab is a function, in this app or in apps that depend on it:
 
     @tab("webhooks", title="Webhooks", template="admin/responses/team/webhooks.html")
-    def webhooks(request: HttpRequest, team: Team) -> dict[str, Any]: ...
+    def webhooks(viewer: Viewer, team: Team) -> dict[str, Any]: ...
 
 A tab reads a bounded number of rows and links to the list with all of them.
 """
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import Q
-from django.http import HttpRequest
 from django.urls import reverse
 
 from console.widgets import badge, changelist_url, key_cell, link, two_lines, when
 from organization.admin.keys import state_of
 from tenants import scope
-from tenants.console.roles import CONTRIBUTORS, EVERY_ROLE, LEADS, OPERATORS, STAFF, Roles, may
+from tenants.console.roles import CONTRIBUTORS, EVERY_ROLE, LEADS, OPERATORS, STAFF, Roles
+from tenants.console.viewer import Viewer
 from tenants.models import (
     ApiKey,
     AuditEvent,
@@ -32,7 +32,7 @@ from tenants.models import (
 )
 from tenants.prices import NO_PRICE, Dimension, amount
 
-Fill = Callable[[HttpRequest, Team], dict[str, Any]]
+Fill = Callable[[Viewer, Team], dict[str, Any]]
 # A fixed order, as the order of registration depends on imports.
 ORDER = ("overview", "members", "keys", "limits", "models", "webhooks", "usage", "audit", "settings", "danger")
 SETTINGS = "settings"
@@ -62,14 +62,14 @@ def tab(name: str, *, title: str, template: str, viewers: Roles = EVERY_ROLE) ->
     return register
 
 
-def tabs_for(request: HttpRequest, team: Team) -> list[TeamTab]:
+def tabs_for(viewer: Viewer, team: Team) -> list[TeamTab]:
     """Return the tabs that the user may see, in display order."""
     found = [_tabs[name] for name in ORDER if name in _tabs]
-    return [team_tab for team_tab in found if may(request, team_tab.viewers, team)]
+    return [team_tab for team_tab in found if viewer.may(team_tab.viewers, team)]
 
 
 @tab(SETTINGS, title="Settings", template="")
-def _settings(request: HttpRequest, team: Team) -> dict[str, Any]:
+def _settings(viewer: Viewer, team: Team) -> dict[str, Any]:
     return {}
 
 
@@ -89,7 +89,7 @@ def tab_url(team: Team, name: str) -> str:
 
 
 @tab("members", title="Members", template="admin/tenants/team/members.html")
-def members_of(request: HttpRequest, team: Team) -> dict[str, Any]:
+def members_of(viewer: Viewer, team: Team) -> dict[str, Any]:
     """Return the context of the members tab."""
     # One more than is shown, to know whether the list is cut.
     found = Membership.objects.filter(team=team).select_related("user").order_by("user__username")[: MAX_MEMBERS + 1]
@@ -101,12 +101,12 @@ def members_of(request: HttpRequest, team: Team) -> dict[str, Any]:
         "most": MAX_MEMBERS,
         "roles": Role.choices,
         "contents": CONTENT,
-        "may_manage": may(request, LEADS, team),
+        "may_manage": viewer.may(LEADS, team),
     }
 
 
 @tab("keys", title="Keys", template=_TABLE)
-def keys_of(request: HttpRequest, team: Team) -> dict[str, Any]:
+def keys_of(viewer: Viewer, team: Team) -> dict[str, Any]:
     """Return the context of the keys tab."""
     keys = ApiKey.objects.filter(team=team, source=KeySource.PERSON).select_related("created_by", "team")
     rows = [
@@ -125,12 +125,12 @@ def keys_of(request: HttpRequest, team: Team) -> dict[str, Any]:
         "table": {"headers": ["Name", "Key", "Status", "Created by", "Last used", "Expires"], "rows": rows},
         "empty": "No API keys",
         "all": (changelist_url("tenants_apikey", team__id__exact=team.pk), "All API keys"),
-        "more": [(add, "Create API key")] if may(request, CONTRIBUTORS, team) else [],
+        "more": [(add, "Create API key")] if viewer.may(CONTRIBUTORS, team) else [],
     }
 
 
 @tab("models", title="Models & tools", template="admin/tenants/team/models.html")
-def models_of(request: HttpRequest, team: Team) -> dict[str, Any]:
+def models_of(viewer: Viewer, team: Team) -> dict[str, Any]:
     """Return the context of the models and tools tab: everything that the team may use."""
     visible = Q(teams__isnull=True) | Q(teams=team.pk)
     # Row-level security for fewer teams would hide the rows that restrict an object to other teams, and it would look
@@ -170,7 +170,7 @@ def _model_row(model: Model) -> list[Any]:
 
 
 @tab("audit", title="Audit", template=_TABLE, viewers=STAFF | {Role.TEAM_LEAD, Role.AUDITOR})
-def audit_of(request: HttpRequest, team: Team) -> dict[str, Any]:
+def audit_of(viewer: Viewer, team: Team) -> dict[str, Any]:
     """Return the context of the audit tab, with the latest lines."""
     events = AuditEvent.objects.filter(team=team).order_by("-occurred_at", "-pk")[:MAX_ROWS]
     rows = [[when(event.occurred_at), event.actor, badge(event.action, "info"), event.target] for event in events]
@@ -182,6 +182,6 @@ def audit_of(request: HttpRequest, team: Team) -> dict[str, Any]:
 
 
 @tab("danger", title="Danger zone", template="admin/tenants/team/danger.html", viewers=OPERATORS)
-def danger_of(request: HttpRequest, team: Team) -> dict[str, Any]:
+def danger_of(viewer: Viewer, team: Team) -> dict[str, Any]:
     """Return the context of the tab on which operators suspend or resume the team."""
     return {"url": reverse("admin:tenants_team_suspend", args=[team.pk])}

@@ -20,8 +20,10 @@ from core.http.query import row_number
 from organization.admin.key_forms import tool_kinds
 from organization.admin.team_tabs import CONTENT, READS, SETTINGS, tab_url, tabs_for
 from tenants import members, services
-from tenants.console.audited_admin import AuditedAdmin, actor
-from tenants.console.roles import ADMINISTRATORS_ONLY, LEADS, OPERATORS, TeamScoped, may
+from tenants.console.audited_admin import AuditedAdmin
+from tenants.console.permissions import TeamScoped
+from tenants.console.roles import ADMINISTRATORS_ONLY, LEADS, OPERATORS
+from tenants.console.viewer import viewer_of
 from tenants.models import Membership, Role, Team
 
 LAST_LEAD = "A team needs at least one lead. Make another member a lead first."
@@ -158,20 +160,20 @@ class TeamAdmin(AuditedAdmin, TeamScoped):
         team = self.get_object(request, unquote(object_id))
         if team is None or not self.has_view_permission(request, team):
             return super().change_view(request, object_id, form_url, extra_context)  # type: ignore[no-any-return]
-        tabs = tabs_for(request, team)
+        tabs = tabs_for(viewer_of(request), team)
         named = {tab.name: tab for tab in tabs}
         chosen = named.get(request.GET.get("tab", ""), tabs[0])
         context = {"tabs": tabs, "chosen": chosen, "team": team}
         if request.method == "POST" or chosen.name == SETTINGS:
             context["chosen"] = named[SETTINGS]
             return super().change_view(request, object_id, form_url, {**(extra_context or {}), **context})  # type: ignore[no-any-return]
-        context |= {"original": team, "is_fullwidth": "1", **chosen.fill(request, team)}
+        context |= {"original": team, "is_fullwidth": "1", **chosen.fill(viewer_of(request), team)}
         return self.render(request, "admin/tenants/team/page.html", team.name, **context)
 
     def members_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Add, change or remove a member, as the field `do` says. Only for leads of this team and administrators."""
         team = self.get_or_404(request, object_id)
-        if not may(request, LEADS, team):
+        if not viewer_of(request).may(LEADS, team):
             raise PermissionDenied
         pk = row_number(request.POST.get("member", ""))
         member: Any = Membership.objects.filter(team=team, pk=pk).first() if pk is not None else None
@@ -194,7 +196,7 @@ class TeamAdmin(AuditedAdmin, TeamScoped):
                         back=tab_url(team, "members"),
                     )
                 case "remove":
-                    members.remove_member(member=member, actor=actor(request))
+                    members.remove_member(member=member, actor=viewer_of(request).actor)
                     messages.success(request, f"{member.user.get_username()} is no longer a member of {team.name}.")
         except members.LastLead:
             messages.error(request, LAST_LEAD)
@@ -207,7 +209,9 @@ class TeamAdmin(AuditedAdmin, TeamScoped):
         person = members.find_person(form.cleaned_data["person"].strip()) if form.is_valid() else None
         if person is None:
             messages.error(request, "There is no active user with exactly this username or e-mail address.")
-        elif members.add_member(team=team, user=person, role=Role(form.cleaned_data["role"]), actor=actor(request)):
+        elif members.add_member(
+            team=team, user=person, role=Role(form.cleaned_data["role"]), actor=viewer_of(request).actor
+        ):
             messages.success(request, f"{person.get_username()} is now a member of {team.name}.")
         else:
             messages.info(request, f"{person.get_username()} is already a member.")
@@ -218,20 +222,20 @@ class TeamAdmin(AuditedAdmin, TeamScoped):
             messages.error(request, "Nothing was changed.")
             return
         role, reads = Role(form.cleaned_data["role"]), READS[form.cleaned_data["content"]]
-        members.change_member(member=member, role=role, view_content=reads, actor=actor(request))
+        members.change_member(member=member, role=role, view_content=reads, actor=viewer_of(request).actor)
         messages.success(request, f"{member.user.get_username()} is now {role.label.lower()} of {team.name}.")
 
     def suspend_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Show the confirmation page; on POST, suspend or resume the team."""
         team = self.get_or_404(request, object_id)
-        if not may(request, OPERATORS, team):
+        if not viewer_of(request).may(OPERATORS, team):
             raise PermissionDenied
         if request.method != "POST":
             title, back = "Resume this team?" if team.suspended_at else "Suspend this team?", tab_url(team, "danger")
             return self.render(request, "admin/tenants/team/suspend.html", title, team=team, original=team, back=back)
         # Explicit and not a toggle: a page that is out of date must not do the opposite of what it shows.
         suspends = request.POST.get("do") == "suspend"
-        services.suspend_team(team=team, suspended=suspends, actor=actor(request))
+        services.suspend_team(team=team, suspended=suspends, actor=viewer_of(request).actor)
         result = "was suspended. Its keys stop working" if suspends else "was resumed. Its keys work again"
         messages.success(request, f"The team {team.name} {result} everywhere within two seconds.")
         return HttpResponseRedirect(tab_url(team, "danger"))
@@ -271,12 +275,12 @@ class MemberAdmin(AuditedAdmin, TeamScoped):
 
     @override
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return may(request, ADMINISTRATORS_ONLY)
+        return viewer_of(request).may(ADMINISTRATORS_ONLY)
 
     @override
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Refuse to remove the last lead of a team."""
-        return may(request, LEADS, obj) and not (obj is not None and _is_last_lead(obj))
+        return viewer_of(request).may(LEADS, obj) and not (obj is not None and _is_last_lead(obj))
 
     @override
     def delete_model(self, request: HttpRequest, obj: Any) -> None:

@@ -27,7 +27,9 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 
 from console.widgets import badge, column, time_column
 from tenants.console.audited_admin import AuditedAdmin, audit_row
-from tenants.console.roles import ADMINISTRATORS_ONLY, ByRole, PlatformOnly, may
+from tenants.console.permissions import ByRole, PlatformOnly
+from tenants.console.roles import ADMINISTRATORS_ONLY
+from tenants.console.viewer import viewer_of
 from tenants.models import Membership, StaffMember
 
 # Credentials and sessions are shown and removed only on the user's page. Django's groups have no effect here.
@@ -100,7 +102,7 @@ class UserAdmin(AuditedAdmin, PlatformOnly, DjangoUserAdmin):  # type: ignore[ty
         # The view also handles its own errors; only a redirect means that the password was changed.
         changed = self.get_object(request, id) if request.method == "POST" and response.status_code == 302 else None
         if changed is not None:
-            audit_row(request, changed, "password_changed")
+            audit_row(viewer_of(request), changed, "password_changed")
         return response
 
     @display(description="Access")
@@ -123,7 +125,7 @@ class UserAdmin(AuditedAdmin, PlatformOnly, DjangoUserAdmin):  # type: ignore[ty
     # -- sign out ------------------------------------------------------------------------------------------------------
 
     def has_sign_out_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        return may(request, ADMINISTRATORS_ONLY)
+        return viewer_of(request).may(ADMINISTRATORS_ONLY)
 
     @action(  # type: ignore[untyped-decorator]  # Unfold has no types
         description="Sign out and reset", url_path="sign-out", icon="logout", permissions=["sign_out"]
@@ -141,6 +143,6 @@ class UserAdmin(AuditedAdmin, PlatformOnly, DjangoUserAdmin):  # type: ignore[ty
             session.end()
             ended += 1
         factors = Authenticator.objects.filter(user=user).delete()[0] if "factors" in request.POST else 0
-        audit_row(request, user, "signed_out", after={"sessions": ended, "second_factors_removed": factors})
+        audit_row(viewer_of(request), user, "signed_out", after={"sessions": ended, "second_factors_removed": factors})
         messages.success(request, f"Ended {ended} sessions and removed {factors} second factors.")
         return HttpResponseRedirect(self.page_of(user))

@@ -20,9 +20,11 @@ from console.widgets import badge, column
 from core.clock import now
 from routing import price_catalog, price_updates
 from routing.price_updates import PriceComparison
-from tenants.console.audited_admin import AuditedAdmin, actor
-from tenants.console.roles import ADMINISTRATORS_ONLY, OPERATORS, ByRole, PlatformOnly
+from tenants.console.audited_admin import AuditedAdmin
+from tenants.console.permissions import ByRole, PlatformOnly
+from tenants.console.roles import ADMINISTRATORS_ONLY, OPERATORS
 from tenants.console.site import page
+from tenants.console.viewer import Viewer
 from tenants.models import Model, Price
 from tenants.prices import NO_PRICE, amount, label, same_price
 
@@ -139,7 +141,7 @@ def described(comparison: PriceComparison) -> dict[str, Any]:
 
 
 @page("models/<int:model_id>/prices/", name="model_prices", viewers=OPERATORS)
-def use_published_prices(request: HttpRequest, model_id: int) -> HttpResponseBase:
+def use_published_prices(request: HttpRequest, viewer: Viewer, model_id: int) -> HttpResponseBase:
     """Apply the published prices to a model (POST). Prices that people entered remain."""
     model = Model.objects.select_related("upstream").defer("upstream__api_key").filter(pk=model_id).first()
     if model is None:
@@ -149,6 +151,6 @@ def use_published_prices(request: HttpRequest, model_id: int) -> HttpResponseBas
         if comparison is None:
             messages.error(request, "No published prices are known for this model.")
         else:
-            price_updates.apply(comparison, actor=actor(request))
+            price_updates.apply(comparison, actor=viewer.actor)
             messages.success(request, "The published prices were stored.")
     return HttpResponseRedirect(reverse("admin:tenants_model_change", args=[model_id]))

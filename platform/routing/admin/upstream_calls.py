@@ -19,9 +19,10 @@ from providers.event_stream import read_document
 from providers.upstream import UpstreamModel
 from routing import price_updates
 from tenants import directory
-from tenants.console.audited_admin import actor, audit_row
+from tenants.console.audited_admin import audit_row
 from tenants.console.roles import OPERATORS
 from tenants.console.site import page, render
+from tenants.console.viewer import Viewer
 from tenants.models import Model, Upstream
 
 # Enough for a greeting, so that a test costs next to nothing.
@@ -34,7 +35,7 @@ T = TypeVar("T")
 
 
 @page("models/<int:model_id>/test/", name="model_test", viewers=OPERATORS)
-def test_call(request: HttpRequest, model_id: int) -> HttpResponseBase:
+def test_call(request: HttpRequest, viewer: Viewer, model_id: int) -> HttpResponseBase:
     """Make one call to the model (POST). The upstream bills it, and it is recorded for no team."""
     model = Model.objects.select_related("upstream").filter(pk=model_id).first()
     if model is None:
@@ -49,13 +50,13 @@ def test_call(request: HttpRequest, model_id: int) -> HttpResponseBase:
         return HttpResponseRedirect(back)
     result = _run_sync(_call_model(directory.route_of(model, name)))
     after = {"model": name, "error": result.get("error", ""), "took_ms": result["took_ms"]}
-    audit_row(request, model, "tested", after=after)
+    audit_row(viewer, model, "tested", after=after)
     context = {"model": model, "name": name, "result": result, "back": back, "max_tokens": MAX_TOKENS}
     return render(request, "admin/tenants/model/test_call.html", title=f"Test call: {name}", **context)
 
 
 @page("upstreams/<str:upstream_id>/models/", name="upstream_models", viewers=OPERATORS)
-def upstream_models(request: HttpRequest, upstream_id: str) -> HttpResponseBase:
+def upstream_models(request: HttpRequest, viewer: Viewer, upstream_id: str) -> HttpResponseBase:
     """List the models that the upstream offers; POST adds a route for one of them."""
     upstream = Upstream.objects.filter(pk=upstream_id).first()
     if upstream is None:
@@ -65,8 +66,8 @@ def upstream_models(request: HttpRequest, upstream_id: str) -> HttpResponseBase:
         if name:
             model, is_new = Model.objects.get_or_create(name=name, upstream=upstream)
             if is_new:
-                audit_row(request, model, "created", after={"name": name, "upstream": upstream.pk})
-                price_updates.add_listed_prices(model, at=now(), actor=actor(request))
+                audit_row(viewer, model, "created", after={"name": name, "upstream": upstream.pk})
+                price_updates.add_listed_prices(model, at=now(), actor=viewer.actor)
             messages.success(request, f"{name} is routed to {upstream.name}." if is_new else f"{name} already exists.")
         return HttpResponseRedirect(request.get_full_path())
     listed, error = _run_sync(_list_models(directory.upstream_of(upstream)))

@@ -23,10 +23,12 @@ from routing import price_updates
 from routing.admin.capabilities import CapabilityForm, capability_labels, fieldsets
 from routing.admin.health import health_by_route, health_cell
 from routing.admin.prices import PriceInline, described
-from tenants.console.audited_admin import AuditedAdmin, actor
-from tenants.console.roles import OPERATORS, PlatformOnly, may
+from tenants.console.audited_admin import AuditedAdmin
+from tenants.console.permissions import PlatformOnly
+from tenants.console.roles import OPERATORS
 from tenants.console.secrets import SecretForm, WriteOnlySecrets, forget_field, secret_badge, secret_field
 from tenants.console.team_access import SharedObjectAdmin, TeamsInline
+from tenants.console.viewer import viewer_of
 from tenants.models import Model, ModelVisibility, Upstream
 from tenants.prices import NO_PRICE, Dimension, amount
 
@@ -103,7 +105,7 @@ class HealthColumn(UnfoldAdmin):
         row = self.get_object(request, unquote(object_id))
         found = health_by_route().get(self.health_key(row)) if row is not None else None
         context = (extra_context or {}) | {
-            "may_try": may(request, OPERATORS),
+            "may_try": viewer_of(request).may(OPERATORS),
             "health": health_cell(found) if found else "",
         }
         return super().change_view(request, object_id, form_url, context)  # type: ignore[no-any-return]
@@ -200,13 +202,13 @@ class ModelAdmin(HealthColumn, SharedObjectAdmin):
         super().save_related(request, form, formsets, change)
         # A new model without prices gets the published ones if its provider is certain.
         if not change and not form.instance.price_entries.exists():
-            price_updates.add_listed_prices(form.instance, at=now(), actor=actor(request))
+            price_updates.add_listed_prices(form.instance, at=now(), actor=viewer_of(request).actor)
 
     @override
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        model = self.get_object(request, unquote(object_id)) if may(request, OPERATORS) else None
+        model = self.get_object(request, unquote(object_id)) if viewer_of(request).may(OPERATORS) else None
         compared = price_updates.compare(model, at=now()) if model is not None else None
         context = {"published": described(compared)} if compared is not None else {}
         return super().change_view(request, object_id, form_url, {**(extra_context or {}), **context})

@@ -36,7 +36,7 @@ from responses.rollups.histograms import BUCKETS, quantile
 from responses.rollups.queries import RollupQuery, RollupRow
 from responses.rollups.sources import CALLS, RESPONSES, TOOLS
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
-from tenants.console.roles import everywhere, teams_of
+from tenants.console.viewer import viewer_of
 from tenants.models import ApiKey, DeliveryState, Team, Upstream
 from tenants.prices import NO_PRICE, sum_costs
 
@@ -97,7 +97,7 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     current_time = now()
     name = request.GET.get("span", "")
     period = name if name in _PERIODS else "today"
-    teams = None if everywhere(request) else teams_of(request)
+    teams = viewer_of(request).team_ids()
     rows = admin.site.get_model_admin(Response).get_queryset(request)
     latest = list(rows.order_by("-created_at", "-id")[:_LATEST])
     page = {
@@ -406,7 +406,7 @@ def _panels(request: HttpRequest, current_time: datetime, teams: Sequence[str] |
         _tools(current_time, teams),
         _webhooks(request, current_time),
     ]
-    return [_upstreams(current_time), *found] if everywhere(request) else found
+    return [_upstreams(current_time), *found] if teams is None else found
 
 
 def _page_of(model: str, row_id: str) -> str:

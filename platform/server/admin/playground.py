@@ -25,10 +25,10 @@ from responses.models.vector_stores import VectorStore
 from responses.requests import rebuild
 from server.admin.search.lookup import rows_of
 from tenants import scope, services
-from tenants.console.audited_admin import actor
-from tenants.console.content_access import audit_read, hidden_notice, may_read
-from tenants.console.roles import CONTRIBUTORS, may, teams_for
+from tenants.console.content_access import audit_read
+from tenants.console.roles import CONTRIBUTORS
 from tenants.console.site import page, render
+from tenants.console.viewer import Viewer
 from tenants.models import ApiKey, KeySource, Model, Scope, Team
 
 KEY_LIFETIME = timedelta(hours=1)
@@ -43,15 +43,15 @@ _NOT_FOUND = "Response not found."
 
 
 @page("playground/", name="playground", viewers=CONTRIBUTORS)
-def playground(request: HttpRequest) -> HttpResponse:
+def playground(request: HttpRequest, viewer: Viewer) -> HttpResponse:
     """Serve the page. `?from=` fills it with the request of a response, `?team=` selects the team."""
-    teams = list(teams_for(request, CONTRIBUTORS)[:_SHOWN_TEAMS])
-    opened = _opened_response(request)
+    teams = list(viewer.teams(CONTRIBUTORS)[:_SHOWN_TEAMS])
+    opened = _opened_response(request, viewer)
     team_id = opened["team_id"] if opened and "team_id" in opened else request.GET.get("team", "")
     team = next((row for row in teams if row.pk == team_id), None)
     if team is None and team_id:
         # A user may see more teams than the list shows: the team asked for is looked up separately.
-        team = teams_for(request, CONTRIBUTORS).filter(pk=team_id).first()
+        team = viewer.teams(CONTRIBUTORS).filter(pk=team_id).first()
         teams += [team] if team else []
     team = team or (teams[0] if teams else None)
     data = {
@@ -80,9 +80,9 @@ def playground(request: HttpRequest) -> HttpResponse:
 
 @page("playground/key/", name="playground_key", viewers=CONTRIBUTORS)
 @require_POST
-def create_key(request: HttpRequest) -> HttpResponse:
+def create_key(request: HttpRequest, viewer: Viewer) -> HttpResponse:
     """Create an API key for the page. Its secret is in this answer and nowhere else."""
-    team = teams_for(request, CONTRIBUTORS).filter(pk=request.POST.get("team", "")).first()
+    team = viewer.teams(CONTRIBUTORS).filter(pk=request.POST.get("team", "")).first()
     if team is None:
         raise PermissionDenied
     spec = services.KeySpec(
@@ -90,34 +90,34 @@ def create_key(request: HttpRequest) -> HttpResponse:
         scopes=_SCOPES,
         expires_at=now() + KEY_LIFETIME,
         source=KeySource.PLAYGROUND,
-        created_by=request.user.pk,
+        created_by=viewer.user_id,
     )
-    made = services.create_key(team=team, spec=spec, actor=actor(request))
+    made = services.create_key(team=team, spec=spec, actor=viewer.actor)
     # Answers of the admin are never cached, so the secret stays in this one.
     return JsonResponse({"id": made.key.pk, "key": made.secret, "lives": int(KEY_LIFETIME.total_seconds())})
 
 
 @page("playground/revoke/", name="playground_revoke", viewers=CONTRIBUTORS)
 @require_POST
-def revoke(request: HttpRequest) -> HttpResponse:
+def revoke(request: HttpRequest, viewer: Viewer) -> HttpResponse:
     """Revoke a playground key of the current user. Raises 404 for any other key."""
-    keys = ApiKey.objects.filter(source=KeySource.PLAYGROUND, created_by_id=request.user.pk)
+    keys = ApiKey.objects.filter(source=KeySource.PLAYGROUND, created_by_id=viewer.user_id)
     key = keys.filter(pk=request.POST.get("key", "")).first()
     if key is None:
         raise Http404
-    services.revoke_key(key=key, actor=actor(request))
+    services.revoke_key(key=key, actor=viewer.actor)
     return HttpResponse(status=HTTPStatus.NO_CONTENT)
 
 
 @page("playground/render/", name="playground_render", viewers=CONTRIBUTORS)
 @require_POST
-def render_markdown(request: HttpRequest) -> HttpResponse:
+def render_markdown(request: HttpRequest, viewer: Viewer) -> HttpResponse:
     """Render the Markdown of a finished answer as sanitised HTML. Nothing is stored."""
     return HttpResponse(markdown.render(request.POST.get("text", "")))
 
 
 @page("playground/ended/<str:response_id>/", name="playground_ended", viewers=CONTRIBUTORS)
-def ended(request: HttpRequest, response_id: str) -> HttpResponse:
+def ended(request: HttpRequest, viewer: Viewer, response_id: str) -> HttpResponse:
     """Return the cost of a finished response. The API does not report it."""
     row = rows_of(request, Response).filter(pk=response_id).first()
     if row is None:
@@ -125,17 +125,17 @@ def ended(request: HttpRequest, response_id: str) -> HttpResponse:
     return JsonResponse({"cost": cells.cost(row)})
 
 
-def _opened_response(request: HttpRequest) -> dict[str, Any] | None:
+def _opened_response(request: HttpRequest, viewer: Viewer) -> dict[str, Any] | None:
     """Return the request body of the response that `?from=` names, or a problem to display instead."""
     response_id = request.GET.get("from", "").strip().replace("\0", "")
     if not response_id:
         return None
     # The list of responses defers the parameters, which rebuilding the request needs.
     row: Response | None = rows_of(request, Response).defer(None).filter(pk=response_id).first()
-    if row is None or not may(request, CONTRIBUTORS, row):
+    if row is None or not viewer.may(CONTRIBUTORS, row):
         return {"problem": _NOT_FOUND}
-    if not may_read(request, row.team_id):
-        return {"team_id": row.team_id, "hidden": hidden_notice(request, row.team_id)}
+    if not viewer.may_read(row.team_id):
+        return {"team_id": row.team_id, "hidden_team": row.team_id}
     try:
         body = rebuild.rebuild_request(row)
     except BadRequest as refused:
@@ -144,7 +144,7 @@ def _opened_response(request: HttpRequest) -> dict[str, Any] | None:
     length = len(json.dumps(body))
     if length > MAX_REQUEST_CHARACTERS:
         return {"team_id": row.team_id, "problem": f"The request is too large for the playground ({size(length)})."}
-    audit_read(request, row, team_id=row.team_id)
+    audit_read(viewer, row, team_id=row.team_id)
     return {"team_id": row.team_id, "body": body, "id": row.pk, "url": cells.url(row.pk)}
 
 

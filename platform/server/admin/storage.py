@@ -46,8 +46,9 @@ from responses.models.batches import Batch, BatchLine
 from responses.models.vector_stores import VectorStore, VectorStoreFile
 from server.admin.search.lookup import url_of
 from skills.models import Skill, SkillVersion
-from tenants.console.content_access import audit_read, hidden_notice, may_read
-from tenants.console.roles import TeamScoped
+from tenants.console.content_access import audit_read
+from tenants.console.permissions import TeamScoped
+from tenants.console.viewer import viewer_of
 from tenants.models import ApiKey, Team
 
 # Rows of one table on a page. A batch may have 50,000 requests.
@@ -104,11 +105,12 @@ class StoredObjectAdmin(LogAdmin, TeamScoped):
         row = self.get_queryset(request).filter(pk=unquote(object_id)).first()
         if row is None or not self.has_view_permission(request, row):
             raise Http404
-        can_read = may_read(request, row.team_id)
+        viewer = viewer_of(request)
+        can_read = viewer.may_read(row.team_id)
         shown = self.payloads(row) if can_read else {}
         # Only pages that display content are recorded, not those that hide it or have none.
         if shown:
-            audit_read(request, row, team_id=row.team_id)
+            audit_read(viewer, row, team_id=row.team_id)
         # The notice about hidden content appears only on pages that could display content.
         has_content = type(self).payloads is not StoredObjectAdmin.payloads
         return self.render(
@@ -124,7 +126,7 @@ class StoredObjectAdmin(LogAdmin, TeamScoped):
             ],
             table=self.related(row),
             payloads=[(title, pretty(value)) for title, value in shown.items()],
-            hidden=hidden_notice(request, row.team_id) if has_content and not can_read else "",
+            hidden_team=row.team_id if has_content and not can_read else "",
         )
 
     @display(description="ID")

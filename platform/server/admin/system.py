@@ -46,6 +46,7 @@ from responses.webhooks.models import WebhookDelivery
 from sandbox.client import SandboxUnavailable
 from tenants.console.roles import STAFF
 from tenants.console.site import page, render
+from tenants.console.viewer import Viewer
 from tenants.models import SearchEngine
 from tenants.models.notifications import DeliveryState, MailDelivery
 
@@ -74,20 +75,20 @@ _TIMEOUT_SECONDS = 1.5
 
 
 @page("system/", name="system", viewers=STAFF)
-def system(request: HttpRequest) -> HttpResponse:
+def system(request: HttpRequest, viewer: Viewer) -> HttpResponse:
     """Render the complete page."""
     context = {"versions": versions(), "migrations": migrations(), "groups": configuration.groups()}
     return render(request, "console/system/page.html", title="System", **context, **_current_metrics())
 
 
 @page("system/now/", name="system_now", viewers=STAFF)
-def system_now(request: HttpRequest) -> HttpResponse:
+def system_now(request: HttpRequest, viewer: Viewer) -> HttpResponse:
     """Render processes, queues and databases, refreshed every five seconds."""
     return TemplateResponse(request, "console/system/now.html", _current_metrics())
 
 
 @page("system/health/", name="system_health", viewers=STAFF)
-def system_health(request: HttpRequest) -> HttpResponse:
+def system_health(request: HttpRequest, viewer: Viewer) -> HttpResponse:
     """Render the health checks, loaded after the page because they may take seconds."""
     return TemplateResponse(request, "console/system/health.html", {"checks": checks(), "at": now()})
 

@@ -5,7 +5,6 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
-from django.http import HttpRequest
 from django.urls import reverse
 
 from console.widgets import badge, changelist_url, compact, duration, link, when
@@ -18,6 +17,7 @@ from responses.rollups.queries import RollupQuery, RollupRow, fetch_rows
 from responses.rollups.sources import CALLS, RESPONSES
 from responses.webhooks.models import WebhookEndpoint
 from server.admin.home import Tile
+from tenants.console.viewer import Viewer
 from tenants.models import ApiKey, KeySource, Membership, Team
 from tenants.prices import NO_PRICE
 
@@ -36,7 +36,7 @@ def _week(team: Team, **query: Any) -> list[RollupRow]:
 
 
 @tab("overview", title="Overview", template="admin/responses/team/overview.html")
-def overview(request: HttpRequest, team: Team) -> dict[str, Any]:
+def overview(viewer: Viewer, team: Team) -> dict[str, Any]:
     """Return tiles with the activity of a week, active runs, keys and members."""
     totals = _week(team, source=RESPONSES, measures=("responses", "failed", "tool_calls", "duration", *_TOKENS))
     values = totals[0].values if totals else {}
@@ -88,7 +88,7 @@ def overview(request: HttpRequest, team: Team) -> dict[str, Any]:
 
 
 @tab("usage", title="Usage", template="admin/responses/team/usage.html")
-def usage(request: HttpRequest, team: Team) -> dict[str, Any]:
+def usage(viewer: Viewer, team: Team) -> dict[str, Any]:
     """Return the upstream calls of a week by day and by model."""
     measures = ("calls", "failed", *_TOKENS)
     found = {row.bucket.date(): row for row in _week(team, source=CALLS, measures=measures, bucket="day") if row.bucket}
@@ -124,7 +124,7 @@ def _dollars(values: dict[str, Any]) -> str:
 
 
 @tab("webhooks", title="Webhooks", template="admin/tenants/team/table.html")
-def webhooks(request: HttpRequest, team: Team) -> dict[str, Any]:
+def webhooks(viewer: Viewer, team: Team) -> dict[str, Any]:
     """Return the webhook endpoints of the team, newest first."""
     # The secrets are deferred so that they are not decrypted for a list.
     endpoints = WebhookEndpoint.objects.filter(team=team).defer("secret", "previous_secret")

@@ -46,8 +46,9 @@ from responses.rollups import queries
 from responses.rollups.histograms import quantile
 from responses.rollups.queries import RollupQuery, RollupRow
 from responses.rollups.sources import TOOLS
-from tenants.console.content_access import HIDDEN, hidden_notice, may_read, read_allowed
-from tenants.console.roles import TeamScoped, everywhere, teams_for, teams_of
+from tenants.console.content_access import HIDDEN, read_allowed
+from tenants.console.permissions import TeamScoped
+from tenants.console.viewer import viewer_of
 
 _STATUS_TONES = {
     "completed": "success",
@@ -138,7 +139,7 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
             return queryset, False
         if term.startswith("resp_"):
             return queryset.filter(response_id=term), False
-        teams = list(teams_for(request).values_list("pk", flat=True))
+        teams = list(viewer_of(request).teams().values_list("pk", flat=True))
         return queryset.filter(team_id__in=teams, call_id=term), False
 
     @override
@@ -147,7 +148,7 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
         changelist: Any = super().get_changelist_instance(request)
         changelist.charts_url = f"{reverse('admin:responses_toolcall_charts')}{changelist.get_query_string()}"
         for row in changelist.result_list:
-            row.is_readable = may_read(request, row.team_id)
+            row.is_readable = viewer_of(request).may_read(row.team_id)
         return changelist  # type: ignore[no-any-return]  # Unfold has no types
 
     def get_urls(self) -> list[URLPattern]:
@@ -177,7 +178,7 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
             for name, dimension in _CHART_FILTERS.items()
             if (value := request.GET.get(name, "").strip())
         }
-        teams = None if everywhere(request) else teams_of(request)
+        teams = viewer_of(request).team_ids()
 
         def fetch(by: list[str], bucket: str = "") -> list[RollupRow]:
             return queries.fetch_rows(
@@ -230,7 +231,7 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
         call: Any = self.get_queryset(request).filter(pk=pk).first() if pk is not None else None
         if call is None or not self.has_view_permission(request, call):
             raise Http404
-        readable = read_allowed(request, call)
+        readable = read_allowed(viewer_of(request), call)
         return self.render(
             request,
             "admin/responses/toolcall/detail.html",
@@ -242,7 +243,7 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
             took=self.took(call),
             sizes=_sizes(call),
             bodies=_bodies(call) if readable else [],
-            hidden="" if readable else hidden_notice(request, call.team_id),
+            hidden_team="" if readable else call.team_id,
             response_calls_url=changelist_url("responses_toolcall", q=call.response_id),
         )
 

@@ -39,10 +39,10 @@ from responses.admin.conversations.summaries import (
 from responses.admin.row_pages import RowPages
 from responses.admin.transcript.entries import entries, item_context
 from responses.models import Response, ToolCall
-from tenants.console.audited_admin import actor, audit_row
-from tenants.console.content_access import HIDDEN, audit_team_reads, hidden_notice, may_read, read_allowed
-from tenants.console.roles import CONTRIBUTORS, LEADS, OPERATORS, everywhere, may, teams_of
-from tenants.console.viewer import viewer
+from tenants.console.audited_admin import audit_row
+from tenants.console.content_access import HIDDEN, audit_team_reads, read_allowed
+from tenants.console.roles import CONTRIBUTORS, LEADS, OPERATORS
+from tenants.console.viewer import Viewer, viewer_of
 
 SHOWN_ITEMS = 50
 # Items shown after the one that a link points to.
@@ -112,7 +112,7 @@ class MetadataFilter(TextFilter):
 # -- one conversation --------------------------------------------------------------------------------------------------
 
 
-def _chat(request: HttpRequest, conversation: Conversation) -> dict[str, Any]:
+def _chat(request: HttpRequest, viewer: Viewer, conversation: Conversation) -> dict[str, Any]:
     """Return the context of the items before a position: `?before=`, shortly after `?item=`, or the end."""
     before, given = None, request.GET.get("before", "")
     if given.isascii() and given.isdigit() and len(given) < 10:
@@ -126,7 +126,7 @@ def _chat(request: HttpRequest, conversation: Conversation) -> dict[str, Any]:
     # Prefetched, not joined: under row-level security a join may read the whole conversation.
     newest = list(placed.prefetch_related("item").order_by("-position")[: SHOWN_ITEMS + 1])
     placements = newest[:SHOWN_ITEMS][::-1]
-    is_readable = read_allowed(request, conversation)
+    is_readable = read_allowed(viewer, conversation)
     owners, responses = responses_of_items(conversation, placements)
     calls = ToolCall.objects.filter(response_id__in=responses, team_id=conversation.team_id).order_by("id")
     context = item_context(placements, list(calls[:_MAX_CALLS]), team_id=conversation.team_id, owners=owners)
@@ -163,14 +163,16 @@ def _chat(request: HttpRequest, conversation: Conversation) -> dict[str, Any]:
         "first_response_id": by_key.get(shown[0].key, "") if shown else "",
         # The page already begins with the header of this response: the new fragment has it, the old one is removed.
         "duplicate_header_at": before if last and last == request.GET.get("of") else None,
-        "may_fork": may(request, FORK_ROLES, conversation),
-        "may_delete": may(request, DELETE_ROLES, conversation),
+        "may_fork": viewer.may(FORK_ROLES, conversation),
+        "may_delete": viewer.may(DELETE_ROLES, conversation),
     }
 
 
-def earlier_items(request: HttpRequest, conversation: Conversation) -> HttpResponse:
+def earlier_items(request: HttpRequest, viewer: Viewer, conversation: Conversation) -> HttpResponse:
     """Serve the items before a position, as an HTML fragment that is inserted above those on the page."""
-    return TemplateResponse(request, "admin/conversations/conversation/items.html", _chat(request, conversation))
+    return TemplateResponse(
+        request, "admin/conversations/conversation/items.html", _chat(request, viewer, conversation)
+    )
 
 
 class ReasonForm(forms.Form):
@@ -179,9 +181,9 @@ class ReasonForm(forms.Form):
     reason = forms.CharField(max_length=500, min_length=5)
 
 
-def fork(request: HttpRequest, conversation: Conversation) -> HttpResponse:
+def fork(request: HttpRequest, viewer: Viewer, conversation: Conversation) -> HttpResponse:
     """Copy the conversation into a new one: the items up to and including `after`, or all of them."""
-    if not may(request, FORK_ROLES, conversation):
+    if not viewer.may(FORK_ROLES, conversation):
         raise PermissionDenied
     after = request.POST.get("after") or request.GET.get("after") or None
     if request.method == "POST":
@@ -193,7 +195,7 @@ def fork(request: HttpRequest, conversation: Conversation) -> HttpResponse:
         except NotFound as gone:
             messages.error(request, gone.message)
             return HttpResponseRedirect(cells.conversation_url(conversation.pk))
-        audit_row(request, made, "forked", after={"from": conversation.pk, "after": after or "the last item"})
+        audit_row(viewer, made, "forked", after={"from": conversation.pk, "after": after or "the last item"})
         messages.success(request, f"Forked from {conversation.pk}.")
         return HttpResponseRedirect(cells.conversation_url(made.pk))
     scope = f"the items up to {after}" if after else "all items"
@@ -202,9 +204,9 @@ def fork(request: HttpRequest, conversation: Conversation) -> HttpResponse:
     return _confirmation_page(request, conversation, context)
 
 
-def remove(request: HttpRequest, conversation: Conversation) -> HttpResponse:
+def remove(request: HttpRequest, viewer: Viewer, conversation: Conversation) -> HttpResponse:
     """Delete the items named by `item`, or the whole conversation if none is named."""
-    if not may(request, DELETE_ROLES, conversation):
+    if not viewer.may(DELETE_ROLES, conversation):
         raise PermissionDenied
     given = request.POST if request.method == "POST" else request.GET
     items = given.getlist("item")[:_MAX_DELETED]
@@ -212,7 +214,7 @@ def remove(request: HttpRequest, conversation: Conversation) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         arguments: dict[str, Any] = {
             "team_id": conversation.team_id,
-            "actor": actor(request),
+            "actor": viewer.actor,
             "conversation_id": conversation.pk,
             "reason": form.cleaned_data["reason"],
         }
@@ -239,9 +241,9 @@ def remove(request: HttpRequest, conversation: Conversation) -> HttpResponse:
     return _confirmation_page(request, conversation, context)
 
 
-def export_items(request: HttpRequest, conversation: Conversation) -> StreamingHttpResponse:
+def export_items(request: HttpRequest, viewer: Viewer, conversation: Conversation) -> StreamingHttpResponse:
     """Stream the whole conversation as JSON Lines or Markdown."""
-    if not read_allowed(request, conversation):
+    if not read_allowed(viewer, conversation):
         raise PermissionDenied
     form = "md" if request.GET.get("format") == "md" else "jsonl"
     content_type, serialize = _FORMATS[form]
@@ -312,7 +314,7 @@ class ConversationAdmin(RowPages):
         if (period := request.GET.get("active")) not in _ACTIVE_PERIODS:
             return None
         if not hasattr(request, "recently_active"):
-            teams = None if everywhere(request, self.viewers) else teams_of(request, self.viewers)
+            teams = viewer_of(request).team_ids(self.viewers)
             request.recently_active = recently_active(length=_ACTIVE_PERIODS[period][1], teams=teams)
         found: list[str] = request.recently_active
         return found
@@ -329,12 +331,12 @@ class ConversationAdmin(RowPages):
         changelist = super().get_changelist_instance(request)
         rows = list(changelist.result_list)
         summaries = summaries_of(rows)
-        readable = {row.team_id for row in rows if may_read(request, row.team_id)}
+        readable = {row.team_id for row in rows if viewer_of(request).may_read(row.team_id)}
         for row in rows:
             row.summary = summaries[row.pk]
             row.is_readable = row.team_id in readable
         # A preview is content: displaying it counts as reading it.
-        audit_team_reads(viewer(request), {row.team_id for row in rows if row.is_readable and row.summary.preview})
+        audit_team_reads(viewer_of(request), {row.team_id for row in rows if row.is_readable and row.summary.preview})
         changelist.result_list = rows
         return changelist
 
@@ -343,8 +345,8 @@ class ConversationAdmin(RowPages):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Serve the chat: the latest items, or those around `?item=`."""
-        conversation = self.get_visible(request, object_id)
-        is_readable = may_read(request, conversation.team_id)
+        viewer, conversation = viewer_of(request), self.get_visible(request, object_id)
+        is_readable = viewer.may_read(conversation.team_id)
         summary = summaries_of([conversation], with_previews=is_readable)[conversation.pk]
         latest = Response.objects.filter(conversation_id=conversation.pk, team_id=conversation.team_id)
         return self.render(
@@ -359,10 +361,10 @@ class ConversationAdmin(RowPages):
             created=when(conversation.created_at),
             last_active=when(summary.last_active),
             metadata={key: value if is_readable else HIDDEN for key, value in conversation.metadata.items()},
-            content_hidden="" if is_readable else hidden_notice(request, conversation.team_id),
+            hidden_team="" if is_readable else conversation.team_id,
             responses=list(latest.only("id", "status", "created_at").order_by("-created_at")[:_SHOWN_RESPONSES]),
             is_readable=is_readable,
-            **_chat(request, conversation),
+            **_chat(request, viewer, conversation),
         )
 
     # -- columns -------------------------------------------------------------------------------------------------------

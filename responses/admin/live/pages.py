@@ -19,11 +19,10 @@ from responses.lifecycle import cancel
 from responses.lifecycle.queue import notify_workers
 from responses.models import Response
 from responses.runs.identity import RequestInfo
-from tenants.console.audited_admin import actor
 from tenants.console.content_access import audit_team_reads
-from tenants.console.roles import CONTRIBUTORS, EVERY_ROLE, OPERATORS, everywhere, may
+from tenants.console.roles import CONTRIBUTORS, EVERY_ROLE, OPERATORS
 from tenants.console.site import page, render
-from tenants.console.viewer import viewer
+from tenants.console.viewer import Viewer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +63,9 @@ _ACTIONS = {
 
 
 @page("live/", name="live", viewers=EVERY_ROLE)
-def live(request: HttpRequest) -> HttpResponse:
+def live(request: HttpRequest, viewer: Viewer) -> HttpResponse:
     """Serve the table of active runs. The script of the page keeps it up to date."""
-    found, at = _snapshot_message(request), now()
+    found, at = _snapshot_message(viewer), now()
     # Ages are rendered for pages without scripts, and for the time until the script has loaded.
     table = [{**row, **rows.ages(row, at=at)} for row in found["set"]]
     context = {**found, "set": table, "as_of": f"{at:%H:%M:%S}", "blank": {"id": ""}}
@@ -75,20 +74,20 @@ def live(request: HttpRequest) -> HttpResponse:
 
 
 @page("live/rows/", name="live_rows", viewers=EVERY_ROLE)
-def live_rows(request: HttpRequest) -> JsonResponse:
+def live_rows(request: HttpRequest, viewer: Viewer) -> JsonResponse:
     """Serve all rows as JSON, for a page whose WebSocket does not connect."""
-    return JsonResponse(_snapshot_message(request))
+    return JsonResponse(_snapshot_message(viewer))
 
 
 @page("live/<str:response_id>/<str:name>/", name="live_steer", viewers=CONTRIBUTORS | OPERATORS)
-def run_action(request: HttpRequest, response_id: str, name: str) -> HttpResponse:
+def run_action(request: HttpRequest, viewer: Viewer, response_id: str, name: str) -> HttpResponse:
     """Cancel a run, requeue it or mark it as failed. GET serves a confirmation page."""
     action = _ACTIONS.get(name)
     response = Response.objects.filter(pk=response_id).first() if "\x00" not in response_id else None
     if action is None or response is None:
         raise Http404
     # The run of another team is as unknown as one that does not exist.
-    if not (everywhere(request, OPERATORS) or may(request, CONTRIBUTORS, response)):
+    if not viewer.may(CONTRIBUTORS | OPERATORS, response):
         raise Http404
     if request.method != "POST":
         return render(
@@ -105,7 +104,7 @@ def run_action(request: HttpRequest, response_id: str, name: str) -> HttpRespons
         refusal = "cannot be requeued: its client is connected and waits for it"
     if name == "fail" and response.ended_at is None and not rows.stuck(RunRow(response=response), at=now()):
         refusal = "is not stuck. Cancel it instead"
-    arguments = {"team_id": response.team_id, "response_id": response.pk, "actor": actor(request)}
+    arguments = {"team_id": response.team_id, "response_id": response.pk, "actor": viewer.actor}
     is_done = not refusal and action.act(**arguments, request=RequestInfo(request_id=origin().request_id))
     if is_done and name == "requeue":
         # After the commit: a worker woken earlier would not see the run as waiting.
@@ -118,9 +117,8 @@ def run_action(request: HttpRequest, response_id: str, name: str) -> HttpRespons
     return HttpResponseRedirect(reverse("console:live"))
 
 
-def _snapshot_message(request: HttpRequest) -> dict[str, Any]:
-    watcher, at = viewer(request), now()
-    snapshot = take_snapshot(teams=watcher.visible_teams)
-    found = sorted(rows.rows_json(snapshot, watcher, at=at).values(), key=lambda row: str(row["order"]))
-    audit_team_reads(watcher, rows.read_teams(snapshot, watcher))
+def _snapshot_message(viewer: Viewer) -> dict[str, Any]:
+    at, snapshot = now(), take_snapshot(teams=viewer.visible_teams)
+    found = sorted(rows.rows_json(snapshot, viewer, at=at).values(), key=lambda row: str(row["order"]))
+    audit_team_reads(viewer, rows.read_teams(snapshot, viewer))
     return rows.message(snapshot, found, at=at)

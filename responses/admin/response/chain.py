@@ -13,6 +13,7 @@ from django.views.decorators.http import require_safe
 from responses.admin import cells
 from responses.models import Response
 from tenants.console.content_access import HIDDEN, read_allowed
+from tenants.console.viewer import Viewer
 
 MAX_NODES = 200
 _MAX_ANCESTORS = 100
@@ -41,9 +42,9 @@ SELECT id FROM below LIMIT %(limit)s
 
 
 @require_safe
-def chain_view(request: HttpRequest, response: Response) -> HttpResponse:
+def chain_view(request: HttpRequest, viewer: Viewer, response: Response) -> HttpResponse:
     """Serve the tree that a response belongs to."""
-    is_readable = read_allowed(request, response)
+    is_readable = read_allowed(viewer, response)
     values: dict[str, Any] = {"id": response.pk, "team": response.team_id, "limit": _MAX_ANCESTORS}
     with connection.cursor() as cursor:
         cursor.execute(_ANCESTORS_SQL, values)

@@ -12,7 +12,7 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.db import connection
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.views.decorators.http import require_safe
@@ -25,7 +25,8 @@ from responses.admin.redaction import redacted, without_secrets
 from responses.models import Mode, Response
 from responses.requests import rebuild
 from responses.runs import selectors
-from tenants.console.content_access import hidden_notice, may_read, read_allowed
+from tenants.console.content_access import read_allowed
+from tenants.console.viewer import Viewer
 
 MAX_ON_DEMAND = 1_000_000
 _INLINE_ITEMS = 200
@@ -100,14 +101,14 @@ DOCUMENTS = {
 }
 
 
-def document_tab(document: Document, request: HttpRequest, response: Response) -> dict[str, Any]:
+def document_tab(document: Document, viewer: Viewer, response: Response, query: QueryDict) -> dict[str, Any]:
     """Return the context of the tab of a document."""
     context: dict[str, Any] = {
         "document": document,
         "url": reverse("admin:responses_response_document", args=[response.pk, document.name]),
     }
-    if not may_read(request, response.team_id):
-        return {**context, "hidden": hidden_notice(request, response.team_id)}
+    if not viewer.may_read(response.team_id):
+        return {**context, "hidden_team": response.team_id}
     if not response.stored:
         return {**context, "problem": "Not stored: the request set store to false."}
     with connection.cursor() as cursor:
@@ -125,14 +126,14 @@ def document_tab(document: Document, request: HttpRequest, response: Response) -
 
 
 @require_safe
-def document_view(request: HttpRequest, response: Response, name: str) -> HttpResponse:
+def document_view(request: HttpRequest, viewer: Viewer, response: Response, name: str) -> HttpResponse:
     """Serve a whole document: as JSON, as a file with `?download=1`, or as an HTML fragment for htmx.
 
     The fragment has a megabyte at most: browsers become slow with longer text.
     """
     if name not in DOCUMENTS or not response.stored:
         raise Http404
-    if not read_allowed(request, response):
+    if not read_allowed(viewer, response):
         raise PermissionDenied
     try:
         text = _json(DOCUMENTS[name].make(response))
@@ -159,12 +160,12 @@ def download(text: str, name: str, kind: str = "text/plain") -> HttpResponse:
 
 
 @require_safe
-def snippet(request: HttpRequest, response: Response, name: str) -> HttpResponse:
+def snippet(request: HttpRequest, viewer: Viewer, response: Response, name: str) -> HttpResponse:
     """Serve the request of a response as a code snippet, in plain text."""
     make = {"curl": curl, "python": python}.get(name)
     if make is None:
         raise Http404
-    if not read_allowed(request, response):
+    if not read_allowed(viewer, response):
         raise PermissionDenied
     try:
         body = without_secrets(_request_body(response))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse, QueryDict
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
@@ -19,7 +19,8 @@ from engine.events.fold import read_frames
 from responses.admin.response.documents import download
 from responses.admin.row_pages import start_of
 from responses.models import EventBatch, Response
-from tenants.console.content_access import hidden_notice, may_read, read_allowed
+from tenants.console.content_access import read_allowed
+from tenants.console.viewer import Viewer
 
 SPEEDS = (1, 4, 16)
 PAGE = 500
@@ -46,10 +47,10 @@ class LoggedEvent:
     data: str
 
 
-def events(request: HttpRequest, response: Response) -> dict[str, Any]:
+def events(viewer: Viewer, response: Response, query: QueryDict) -> dict[str, Any]:
     """Return a page of the log, filtered by `?type=`. Viewers who may read content also get the replay."""
-    can_read = may_read(request, response.team_id)
-    first, chosen = start_of(request), request.GET.get("type", "")
+    can_read = viewer.may_read(response.team_id)
+    first, chosen = start_of(query), query.get("type", "")
     found, following = _read(response, first=first, event_type=chosen)
     return {
         "events": [
@@ -68,20 +69,20 @@ def events(request: HttpRequest, response: Response) -> dict[str, Any]:
         "types": sorted(_types(response).items()),
         "chosen": chosen,
         "can_read": can_read,
-        "hidden": "" if can_read else hidden_notice(request, response.team_id),
+        "hidden_team": "" if can_read else response.team_id,
         "log_url": reverse("admin:responses_response_log", args=[response.pk]),
         "speeds": SPEEDS,
     }
 
 
 @require_safe
-def event_log_json(request: HttpRequest, response: Response) -> HttpResponse:
+def event_log_json(request: HttpRequest, viewer: Viewer, response: Response) -> HttpResponse:
     """Serve a page of the log as JSON, from `?from=` on. `?whole=1` downloads one event.
 
     Viewers who may not read content get numbers, types, sizes and times.
     """
-    can_read = read_allowed(request, response)
-    first = start_of(request)
+    can_read = read_allowed(viewer, response)
+    first = start_of(request.GET)
     if request.GET.get("whole"):
         found, _ = _read(response, first=first, limit=1)
         text = found[0].data if found and can_read else ""

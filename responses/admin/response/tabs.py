@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from django.db.models import Count, Sum
-from django.http import HttpRequest
+from django.http import HttpRequest, QueryDict
 from django.urls import reverse
 from django.utils.http import urlencode
 
@@ -21,9 +21,9 @@ from responses.admin.row_pages import start_of
 from responses.admin.transcript.entries import SHOWN_ITEMS, transcript
 from responses.models import RUNNING, Response, ToolCall, Turn
 from responses.webhooks.models import WebhookDelivery
-from tenants.console.content_access import may_read
 from tenants.console.roles import EVERY_ROLE, Roles
 from tenants.console.site import may_open
+from tenants.console.viewer import Viewer
 from tenants.models import OUTCOME_TONES, AuditEvent, Upstream, UsageRecord
 from tenants.models.notifications import DeliveryState
 from tenants.prices import NO_PRICE, amount, label
@@ -40,12 +40,12 @@ _DELIVERY_TONES = {
 }
 
 
-def header(request: HttpRequest, response: Response) -> dict[str, Any]:
+def header(request: HttpRequest, viewer: Viewer, response: Response) -> dict[str, Any]:
     """Return the context of the header: status, ids with links, key figures and actions.
 
     Actions are those that the user's roles and the response's state allow.
     """
-    can_copy = response.stored and may_read(request, response.team_id)
+    can_copy = response.stored and viewer.may_read(response.team_id)
     conversation, previous = response.conversation_id, response.previous_response_id
     ids = {
         "Previous response": copyable(previous, href=cells.url(previous)) if previous else "",
@@ -66,11 +66,11 @@ def header(request: HttpRequest, response: Response) -> dict[str, Any]:
         "actions": [
             {"action": action, "url": reverse(f"admin:responses_response_{action.name}", args=[response.pk])}
             for action in RESPONSE_ACTIONS
-            if action.may(request, response)
+            if action.may(viewer, response)
         ],
         "playground_url": (
             f"{reverse('console:playground')}?{urlencode({'from': response.pk})}"
-            if can_copy and may_open(request, "playground")
+            if can_copy and may_open(viewer, "playground")
             else None
         ),
         "snippets": [
@@ -90,7 +90,7 @@ def header(request: HttpRequest, response: Response) -> dict[str, Any]:
     }
 
 
-def _transcript(request: HttpRequest, response: Response) -> dict[str, Any]:
+def _transcript(viewer: Viewer, response: Response, query: QueryDict) -> dict[str, Any]:
     """Return the items, and the details in the side panel.
 
     Items and metadata are content: viewers without read access get neither.
@@ -109,16 +109,16 @@ def _transcript(request: HttpRequest, response: Response) -> dict[str, Any]:
         "followers": [
             {"id": row.pk, "url": cells.url(row.pk)} for row in followers.order_by("created_at")[:_SHOWN_FOLLOWERS]
         ],
-        "metadata": response.metadata if may_read(request, response.team_id) else {},
+        "metadata": response.metadata if viewer.may_read(response.team_id) else {},
     }
     # The input may contain outputs of calls that the previous response made: its calls come first.
     owners = [owner for owner in (response.previous_response_id, response.pk) if owner]
     calls = ToolCall.objects.filter(response_id__in=owners, team_id=response.team_id).order_by("turn", "id")
     ordered = sorted(calls[: 2 * SHOWN_ITEMS], key=lambda call: call.response_id == response.pk)
-    return {**details, **transcript(request, response, ordered)}
+    return {**details, **transcript(viewer, response, ordered)}
 
 
-def _usage(request: HttpRequest, response: Response) -> dict[str, Any]:
+def _usage(viewer: Viewer, response: Response, query: QueryDict) -> dict[str, Any]:
     """Return the usage records of this response, and their totals."""
     rows = UsageRecord.objects.filter(object_id=response.pk, team_id=response.team_id)
     lines = []
@@ -151,15 +151,15 @@ def _usage(request: HttpRequest, response: Response) -> dict[str, Any]:
     }
 
 
-def _attempts(request: HttpRequest, response: Response) -> dict[str, Any]:
+def _attempts(viewer: Viewer, response: Response, query: QueryDict) -> dict[str, Any]:
     """Return the workers that claimed the run, and a page of model calls with their outcomes.
 
     The defect of a discarded answer may quote the answer, so it is content.
     """
-    first = start_of(request)
+    first = start_of(query)
     rows = Turn.objects.filter(response_id=response.pk, team_id=response.team_id).order_by("number")
     turns = list(rows[first : first + MAX_TURNS + 1])
-    can_read = may_read(request, response.team_id)
+    can_read = viewer.may_read(response.team_id)
     claims = claims_of(response)
     # The end of a claim is not recorded: it lasts until the next one.
     ends = [at for at, _ in claims[1:]] + [response.ended_at]
@@ -199,7 +199,7 @@ def _attempts(request: HttpRequest, response: Response) -> dict[str, Any]:
     }
 
 
-def _webhooks(request: HttpRequest, response: Response) -> dict[str, Any]:
+def _webhooks(viewer: Viewer, response: Response, query: QueryDict) -> dict[str, Any]:
     """Return the webhook deliveries of the response, newest first."""
     rows = WebhookDelivery.objects.filter(object_id=response.pk, team_id=response.team_id).prefetch_related("endpoint")
     deliveries = [
@@ -218,7 +218,7 @@ def _webhooks(request: HttpRequest, response: Response) -> dict[str, Any]:
     return {"deliveries": deliveries}
 
 
-def _audit(request: HttpRequest, response: Response) -> dict[str, Any]:
+def _audit(viewer: Viewer, response: Response, query: QueryDict) -> dict[str, Any]:
     """Return the audit events of the response, newest first."""
     rows = AuditEvent.objects.filter(target=response.pk, team_id=response.team_id)
     lines = [
@@ -244,7 +244,7 @@ class ResponseTab:
 
     name: str
     title: str
-    read: Callable[[HttpRequest, Response], Mapping[str, Any]]
+    read: Callable[[Viewer, Response, QueryDict], Mapping[str, Any]]
     has_content: bool = False
     viewers: Roles = EVERY_ROLE
 

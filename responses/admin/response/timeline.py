@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from django.db.models.fields.json import KeyTextTransform
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.views.decorators.http import require_safe
@@ -24,7 +24,8 @@ from responses.admin.response.documents import download
 from responses.admin.response.waterfall import WORK, SpanKind, TraceSpan, Waterfall, WaterfallBar, waterfall
 from responses.admin.row_pages import start_of
 from responses.models import RUNNING, Approval, Response, Status, ToolCall, Turn
-from tenants.console.content_access import audit_read, hidden_notice, may_read
+from tenants.console.content_access import audit_read
+from tenants.console.viewer import Viewer
 
 # Bounds for one page view: the layout needs all spans at the same time, and a run may have tens of thousands.
 MAX_TURNS = 2000
@@ -95,7 +96,7 @@ _WARNING_STATES = frozenset(
 _PAYLOADS = ("arguments", "output")
 
 
-def timeline(request: HttpRequest, response: Response) -> dict[str, Any]:
+def timeline(viewer: Viewer, response: Response, query: QueryDict) -> dict[str, Any]:
     """Return the waterfall of a run, up to now while it continues. `?from=` is the first row of a long one."""
     present = now()
     chart = waterfall(_spans(response), began=response.created_at, ended=response.ended_at, present=present)
@@ -104,7 +105,7 @@ def timeline(request: HttpRequest, response: Response) -> dict[str, Any]:
         for bar in chart.bars
         if bar.span.kind is not SpanKind.STORAGE or bar.length * _MIN_STORAGE_SHARE >= chart.scale
     ]
-    first = start_of(request)
+    first = start_of(query)
     # The total duration of each kind of work, and how much of it is on the critical path.
     totals = []
     for kind, label in _TOTALS.items():
@@ -329,7 +330,7 @@ def _overview(chart: Waterfall) -> dict[str, Any]:
 
 
 @require_safe
-def span_details(request: HttpRequest, response: Response, key: str) -> HttpResponse:
+def span_details(request: HttpRequest, viewer: Viewer, response: Response, key: str) -> HttpResponse:
     """Serve the details of a turn, a tool call or an approval as an HTML fragment.
 
     `?whole=output` downloads a payload.
@@ -338,12 +339,12 @@ def span_details(request: HttpRequest, response: Response, key: str) -> HttpResp
     details = _DETAILS[kind](response, name) if kind in _DETAILS else None
     if details is None:
         raise Http404
-    can_read = may_read(request, response.team_id)
+    can_read = viewer.may_read(response.team_id)
     whole = request.GET.get("whole", "")
     # A payload may be megabytes; the fragment shows its beginning.
     is_download = whole in _PAYLOADS and details.get(whole) is not None
     if can_read and (is_download or details["has_content"]):
-        audit_read(request, response, team_id=response.team_id)
+        audit_read(viewer, response, team_id=response.team_id)
     if can_read and is_download:
         return download(details[whole], f"{response.pk}-{key}-{whole}.txt")
     context = {
@@ -351,7 +352,7 @@ def span_details(request: HttpRequest, response: Response, key: str) -> HttpResp
         "key": key,
         "response": response,
         "can_read": can_read,
-        "hidden": "" if can_read or not details["has_content"] else hidden_notice(request, response.team_id),
+        "hidden_team": "" if can_read or not details["has_content"] else response.team_id,
         "payloads": [
             {"name": payload, "code": pretty(details[payload])}
             for payload in _PAYLOADS

@@ -22,6 +22,7 @@ from conversations.models import Placement, Section
 from core.clock import now
 from core.db.db_threads import in_db_thread
 from core.errors import ApiError
+from core.origin import origin
 from responses.admin import cells
 from responses.lifecycle import cancel, create
 from responses.models import RUNNING, Mode, Response
@@ -29,10 +30,10 @@ from responses.requests import rebuild
 from responses.runs import selectors
 from responses.runs.identity import RequestInfo
 from tenants import directory, scope
-from tenants.console.audited_admin import actor, audit_row
+from tenants.console.audited_admin import audit_row
 from tenants.console.content_access import audit_team_reads
-from tenants.console.roles import CONTRIBUTORS, OPERATORS, Roles, everywhere, may, teams_of
-from tenants.console.viewer import viewer
+from tenants.console.roles import CONTRIBUTORS, OPERATORS, Roles
+from tenants.console.viewer import Viewer, viewer_of
 from tenants.models import Team
 
 CANCELLERS: Roles = CONTRIBUTORS | OPERATORS
@@ -74,9 +75,9 @@ class ResponseAction:
     requires_reason: bool = False
     variant: str = "danger"
 
-    def may(self, request: HttpRequest, response: Response) -> bool:
+    def may(self, viewer: Viewer, response: Response) -> bool:
         """Return whether the user's roles and the state of the response allow the action."""
-        return may(request, self.roles, response) and self.is_applicable(response)
+        return viewer.may(self.roles, response) and self.is_applicable(response)
 
     def perform(self, request: HttpRequest, response: Response) -> str:
         """Return the id of the response to open afterwards, or an empty string for the list. Raises ActionFailed."""
@@ -85,13 +86,13 @@ class ResponseAction:
         return self.function(request, response)
 
 
-def _request_info(request: HttpRequest) -> RequestInfo:
-    return RequestInfo(request_id=getattr(request, "scope", {}).get("request_id", ""))
+def _request_info() -> RequestInfo:
+    return RequestInfo(request_id=origin().request_id)
 
 
 def _cancel(request: HttpRequest, response: Response) -> str:
     has_ended = not cancel.cancel_run(
-        team_id=response.team_id, actor=actor(request), response_id=response.pk, request=_request_info(request)
+        team_id=response.team_id, actor=viewer_of(request).actor, response_id=response.pk, request=_request_info()
     )
     if has_ended:
         raise ActionFailed("The response has already ended.")
@@ -102,9 +103,7 @@ def _retry(request: HttpRequest, response: Response) -> str:
     async def queue(body: Any) -> str:
         # The same key, and not the user, makes the new request: its team is billed and its limits apply.
         principal = await directory.aprincipal_by_id(response.api_key_id)
-        made = await create.queue_response(
-            principal=principal, body=body, mode=Mode.JSON, request=_request_info(request)
-        )
+        made = await create.queue_response(principal=principal, body=body, mode=Mode.JSON, request=_request_info())
         return str(made.body["id"])
 
     parameters = rebuild.rebuild_request(response)
@@ -114,13 +113,13 @@ def _retry(request: HttpRequest, response: Response) -> str:
         new_id = async_to_sync(queue)(rebuild.parse_for_worker(parameters))
     except ApiError as failed:
         raise ActionFailed(failed.message) from failed
-    audit_row(request, response, "retried", after={"response": new_id})
+    audit_row(viewer_of(request), response, "retried", after={"response": new_id})
     return new_id
 
 
 def _delete(request: HttpRequest, response: Response) -> str:
     reason = _reason(request)
-    cancel.delete_response(actor=actor(request), response=response, request=_request_info(request), reason=reason)
+    cancel.delete_response(actor=viewer_of(request).actor, response=response, request=_request_info(), reason=reason)
     return ""
 
 
@@ -167,9 +166,9 @@ DELETE = ResponseAction(
 RESPONSE_ACTIONS = (CANCEL, RETRY, DELETE)
 
 
-def perform_on_one(action: ResponseAction, request: HttpRequest, response: Response) -> HttpResponse:
+def perform_on_one(action: ResponseAction, request: HttpRequest, viewer: Viewer, response: Response) -> HttpResponse:
     """Serve the confirmation page of an action on one response, and perform it once confirmed."""
-    if not may(request, action.roles, response):
+    if not viewer.may(action.roles, response):
         raise PermissionDenied
     response_id, page = response.pk, cells.url(response.pk)
     # A POST without the required reason shows the page again, with an error.
@@ -190,7 +189,7 @@ def perform_on_selection(
     """Serve the confirmation page of an action on the selected responses, and perform it once confirmed."""
     # `defer(None)`: the list defers parameters and metadata, which a retry needs; without it each row is read again.
     chosen = list(queryset.select_related("team", "api_key").defer(None))
-    permitted = [response for response in chosen if action.may(request, response)]
+    permitted = [response for response in chosen if action.may(viewer_of(request), response)]
     # Django posts the bulk action first without `confirmed`; the confirmation page posts the same action with it.
     if "confirmed" not in request.POST or not _has_required_reason(request, action):
         return _confirm(request, action, permitted, skipped=len(chosen) - len(permitted), back=request.get_full_path())
@@ -256,21 +255,29 @@ def export(request: HttpRequest, ids: Iterable[str]) -> StreamingHttpResponse:
     The audit log records the number per team.
     """
     rows = Response.objects.filter(pk__in=list(ids)[:MAX_EXPORTED])
-    if not everywhere(request, EXPORTERS):
-        rows = rows.filter(team_id__in=teams_of(request, EXPORTERS))
-    user = viewer(request)
+    viewer = viewer_of(request)
+    teams = viewer.team_ids(EXPORTERS)
+    if teams is not None:
+        rows = rows.filter(team_id__in=teams)
     counts = dict(rows.values_list("team_id").annotate(rows=Count("pk")).order_by())
     for team_id, count in sorted(counts.items()):
         after = {"rows": count, "filters": request.GET.urlencode()[:1000]}
-        audit_row(request, Team(pk=team_id), "exported", action="responses.exported", after=after, target="responses")
-    audit_team_reads(user, {team_id for team_id in counts if user.may_read(team_id)})
+        audit_row(
+            viewer_of(request),
+            Team(pk=team_id),
+            "exported",
+            action="responses.exported",
+            after=after,
+            target="responses",
+        )
+    audit_team_reads(viewer, {team_id for team_id in counts if viewer.may_read(team_id)})
     exported = list(rows.order_by("-created_at", "-id").values_list("pk", flat=True))
 
     def read_batch(batch: Sequence[str]) -> bytes:
         # The stream runs after the request's transaction, so row-level security needs the user's teams again.
-        with scope.team(*user.visible_teams):
+        with scope.team(*viewer.visible_teams):
             found = {row.pk: row for row in Response.objects.filter(pk__in=batch)}
-            readable = [row for row in found.values() if row.stored and user.may_read(row.team_id)]
+            readable = [row for row in found.values() if row.stored and viewer.may_read(row.team_id)]
             inputs, outputs = _inputs([row.pk for row in readable]), selectors.outputs(readable)
         lines = []
         for row in (found[row_id] for row_id in batch if row_id in found):

@@ -35,8 +35,7 @@ from unfold.views import ChangeList
 from console.widgets import TimeFilter, created_near
 from responses.admin.response_list.columns import ListColumn
 from responses.models import HAS_METADATA, RUNNING, UNSUCCESSFUL, Mode, Response, ToolCall
-from tenants.console.content_access import may_read
-from tenants.console.roles import everywhere, teams_of
+from tenants.console.viewer import viewer_of
 
 # -- filters -----------------------------------------------------------------------------------------------------------
 
@@ -182,8 +181,9 @@ def of_request(request_id: str) -> Q:
 def _called(span: TimeFilter, **tool: str) -> Q:
     """Return the condition for responses that called a tool, found through the newest calls of that tool."""
     calls = ToolCall.objects.filter(**tool)
-    if not everywhere(span.request):
-        calls = calls.filter(team_id__in=teams_of(span.request))
+    teams = viewer_of(span.request).team_ids()
+    if teams is not None:
+        calls = calls.filter(team_id__in=teams)
     if span.since is not None:
         calls = calls.filter(started_at__gte=span.since)
     if span.until is not None:
@@ -377,7 +377,7 @@ class ResponseChangeList(ChangeList):
         ids = self._scanned[0][(self.page_num - 1) * self.list_per_page :][: self.list_per_page]
         rows = {row.pk: row for row in self.root_queryset.filter(pk__in=ids)} if ids else {}
         for row in rows.values():
-            row.readable = may_read(self.request, row.team_id)  # the columns have no request
+            row.readable = viewer_of(self.request).may_read(row.team_id)  # the columns have no request
         return [rows[row_id] for row_id in ids if row_id in rows]
 
     @property

@@ -12,7 +12,7 @@ from responses.models import Status
 from responses.rollups import queries
 from responses.rollups.queries import RollupQuery
 from responses.rollups.sources import RESPONSES
-from tenants.console.roles import everywhere, teams_of
+from tenants.console.viewer import viewer_of
 
 MAX_BARS = 30
 # Labels begin at their bar. One that begins later would not fit on the plot of a narrow screen.
@@ -99,7 +99,7 @@ def _summed(rows: ResponseChangeList, width: int, since: datetime, until: dateti
     if width < _HOUR or not rows.active.keys() <= {IndexHint.TEAM, IndexHint.MODEL} or queries.is_behind(at=now()):
         return None
     team, model = rows.active.get(IndexHint.TEAM), rows.active.get(IndexHint.MODEL)
-    visible = None if everywhere(rows.request) else teams_of(rows.request)
+    visible = viewer_of(rows.request).team_ids()
     teams = visible if team is None else [team] if visible is None or team in visible else []
     # Sums by team and model exist only at the finest level, which has about as many rows as there are responses.
     if model is not None and teams is not None:

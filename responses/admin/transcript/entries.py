@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from django.http import HttpRequest
 from django.urls import reverse
 
 from console.widgets import size
@@ -21,7 +20,8 @@ from responses.admin.transcript.cards import ApprovalResult, ToolCard, read_card
 from responses.admin.transcript.parts import MEDIA, ItemPart, parse_data_url, read_part
 from responses.models import Approval, ApprovalState, Response, ToolCall
 from responses.runs import selectors
-from tenants.console.content_access import hidden_notice, read_allowed
+from tenants.console.content_access import read_allowed
+from tenants.console.viewer import Viewer
 from tenants.models import ApiKey
 
 IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
@@ -138,14 +138,14 @@ def parts_of(body: dict[str, Any]) -> Sequence[ItemPart]:
     return read_card(body, in_context=True).parts
 
 
-def transcript(request: HttpRequest, response: Response, rows: Sequence[ToolCall]) -> dict[str, Any]:
+def transcript(viewer: Viewer, response: Response, rows: Sequence[ToolCall]) -> dict[str, Any]:
     """Return the context of `transcript.html`. `rows` are the calls that the input answers, then the response's own.
 
     Records in the audit log that the content was read.
     """
     input_items = selectors.own_items(response=response, section=Section.INPUT, limit=SHOWN_ITEMS)
     output_items = selectors.own_items(response=response, section=Section.OUTPUT, limit=SHOWN_ITEMS)
-    is_readable = read_allowed(request, response)
+    is_readable = read_allowed(viewer, response)
     context = item_context([*input_items, *output_items], rows, team_id=response.team_id)
     # A text, or the messages of a prompt template. They are a parameter, not items: they have no id and no row.
     instructions = response.parameters.get("instructions") or []
@@ -153,7 +153,7 @@ def transcript(request: HttpRequest, response: Response, rows: Sequence[ToolCall
         instructions = [{"role": "instructions", "content": instructions}]
     messages = [_text_entry({"id": "", "type": "message", **body}, context) for body in instructions]
     return {
-        "content_hidden": "" if is_readable else hidden_notice(request, response.team_id),
+        "hidden_team": "" if is_readable else response.team_id,
         "earlier": selectors.count_earlier_items(response=response),
         "instructions": messages if is_readable else [message.without_content() for message in messages],
         "input": entries(input_items, context, is_readable=is_readable),

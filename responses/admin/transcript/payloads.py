@@ -26,6 +26,7 @@ from responses.admin.transcript.parts import MEDIA, ItemPart, parse_data_url
 from responses.models import ToolCall
 from tenants.console.content_access import read_allowed
 from tenants.console.site import page
+from tenants.console.viewer import Viewer
 
 _SAFE = {
     "X-Content-Type-Options": "nosniff",
@@ -42,29 +43,29 @@ _SIGNATURES = {
 
 
 @page("content/items/<uuid:key>/text/<int:number>/", name="item_text")
-def item_text(request: HttpRequest, key: UUID, number: int) -> HttpResponse:
+def item_text(request: HttpRequest, viewer: Viewer, key: UUID, number: int) -> HttpResponse:
     """Serve a text of an item, from character `?from=` on."""
-    part = _part(request, key, number)
+    part = _part(viewer, key, number)
     if part.kind in MEDIA:
         raise Http404
     return _text(request, part.text)
 
 
 @page("content/calls/<int:pk>/<str:field>/", name="call_text")
-def call_text(request: HttpRequest, pk: int, field: str) -> HttpResponse:
+def call_text(request: HttpRequest, viewer: Viewer, pk: int, field: str) -> HttpResponse:
     """Serve the arguments, the output or the error of a tool call."""
     # A fixed set of fields: the name comes from the URL.
     row = ToolCall.objects.filter(pk=pk).first() if field in {"output", "error", "arguments"} else None
     if row is None:
         raise Http404
-    _check(request, row)
+    _check(viewer, row)
     return _text(request, getattr(row, field) or "")
 
 
 @page("content/items/<uuid:key>/media/<int:number>/", name="item_media")
-def item_media(request: HttpRequest, key: UUID, number: int) -> HttpResponse:
+def item_media(request: HttpRequest, viewer: Viewer, key: UUID, number: int) -> HttpResponse:
     """Serve an image or a file that an item contains as a data URL."""
-    part = _part(request, key, number)
+    part = _part(viewer, key, number)
     data = parse_data_url(part.source) if part.kind in MEDIA else None
     if data is None:
         raise Http404
@@ -77,13 +78,13 @@ def item_media(request: HttpRequest, key: UUID, number: int) -> HttpResponse:
 
 
 @page("content/files/<str:file_id>/", name="file_content")
-def file_content(request: HttpRequest, file_id: str) -> HttpResponseBase:
+def file_content(request: HttpRequest, viewer: Viewer, file_id: str) -> HttpResponseBase:
     """Serve a stored file."""
     # PostgreSQL rejects NUL characters in text: such an id is unknown, not an error.
     file = File.objects.filter(pk=file_id).first() if "\x00" not in file_id else None
     if file is None or not file.exists_at(now()):
         raise Http404
-    _check(request, file)
+    _check(viewer, file)
     content = async_to_sync(storage.open_content)(file)
     # Enough for every signature. The rest is streamed.
     first_bytes = content.read(16)
@@ -93,25 +94,25 @@ def file_content(request: HttpRequest, file_id: str) -> HttpResponseBase:
     return StreamingHttpResponse(storage.chunks(content), content_type=headers.pop("type"), headers=headers)
 
 
-def _part(request: HttpRequest, key: UUID, number: int) -> ItemPart:
+def _part(viewer: Viewer, key: UUID, number: int) -> ItemPart:
     item = Item.objects.filter(pk=key).first()
     if item is None:
         raise Http404
-    _check(request, item)
+    _check(viewer, item)
     parts = parts_of(item.body)
     if number >= len(parts):
         raise Http404
     return parts[number]
 
 
-def _check(request: HttpRequest, row: Any) -> None:
-    if not read_allowed(request, row):
+def _check(viewer: Viewer, row: Any) -> None:
+    if not read_allowed(viewer, row):
         raise PermissionDenied
 
 
 def _text(request: HttpRequest, text: str) -> HttpResponse:
     """Serve 64 Ki characters. `X-Total` is the length of the text, `X-Next` the start of the next piece, if any."""
-    start = start_of(request)
+    start = start_of(request.GET)
     end = start + SHOWN_CHARACTERS
     headers = {**_SAFE, "X-Total": str(len(text)), **({"X-Next": str(end)} if end < len(text) else {})}
     return HttpResponse(text[start:end], content_type="text/plain; charset=utf-8", headers=headers)

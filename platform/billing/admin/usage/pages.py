@@ -42,8 +42,9 @@ from console.charts import ChartPoint, Series
 from console.widgets import csv_lines
 from core.clock import now
 from responses.rollups import queries
-from tenants.console.roles import EVERY_ROLE, everywhere, teams_for, teams_of
+from tenants.console.roles import EVERY_ROLE
 from tenants.console.site import page, render
+from tenants.console.viewer import Viewer
 from tenants.models import ApiKey, Model
 from tenants.prices import NO_PRICE
 
@@ -51,10 +52,10 @@ _MAX_CHOICES = 200
 _MAX_GROUPS = 1000
 
 
-def default_zone(request: HttpRequest) -> str:
+def default_zone(request: HttpRequest, viewer: Viewer) -> str:
     """Return the time zone of the only team that the page shows, if it has set one, otherwise that of the browser."""
     named = request.GET.get("team", "").replace("\0", "").strip()
-    teams = teams_for(request).filter(pk=named) if named else teams_for(request)
+    teams = viewer.teams().filter(pk=named) if named else viewer.teams()
     zones_of_teams = list(teams.values_list("time_zone", flat=True)[:2])
     if len(zones_of_teams) == 1 and zones_of_teams[0] != "UTC":
         return zones_of_teams[0]
@@ -62,10 +63,10 @@ def default_zone(request: HttpRequest) -> str:
 
 
 @page("usage/", name="usage", viewers=EVERY_ROLE)
-def usage(request: HttpRequest) -> HttpResponseBase:
+def usage(request: HttpRequest, viewer: Viewer) -> HttpResponseBase:
     """Render the usage page, or the CSV file with `format=csv`."""
-    query = parse_query(request.GET, current_time=now(), zone=default_zone(request))
-    teams = _teams(request, query.filters)
+    query = parse_query(request.GET, current_time=now(), zone=default_zone(request, viewer))
+    teams = _teams(viewer, query.filters)
     if request.GET.get("format") == "csv":
         return _csv(query, build_report(query, teams=teams, top=_MAX_GROUPS))
     report = build_report(query, teams=teams)
@@ -87,7 +88,7 @@ def usage(request: HttpRequest) -> HttpResponseBase:
         "console/usage.html",
         title="Usage",
         query=query,
-        choices=_choices(request, query),
+        choices=_choices(viewer, query),
         chart=chart(query, report, title=f"{query.metric.title} by {query.bucket}", urls=urls),
         rows=rows,
         total=_shown(query, report.total, unpriced=report.unpriced),
@@ -102,19 +103,18 @@ def usage(request: HttpRequest) -> HttpResponseBase:
     )
 
 
-def _teams(request: HttpRequest, filters: Mapping[str, str]) -> list[str] | None:
+def _teams(viewer: Viewer, filters: Mapping[str, str]) -> list[str] | None:
     """Return the teams that are counted; None means all."""
-    if everywhere(request):
-        return None
+    teams = viewer.team_ids()
     # A team of other users counts as unknown, so that its existence is not revealed.
-    return [team for team in teams_of(request) if team == filters.get("team", team)]
+    return None if teams is None else [team for team in teams if team == filters.get("team", team)]
 
 
 @page("usage/pivot/", name="usage_pivot", viewers=EVERY_ROLE)
-def pivot(request: HttpRequest) -> HttpResponseBase:
+def pivot(request: HttpRequest, viewer: Viewer) -> HttpResponseBase:
     """Render the pivot of usage, or the CSV file with `format=csv`."""
-    query = parse_pivot(request.GET, current_time=now(), zone=default_zone(request))
-    teams = _teams(request, query.filters)
+    query = parse_pivot(request.GET, current_time=now(), zone=default_zone(request, viewer))
+    teams = _teams(viewer, query.filters)
     if request.GET.get("format") == "csv":
         return _pivot_csv(query, build_pivot(query, teams=teams, top=(_MAX_GROUPS, _MAX_GROUPS)))
     found = build_pivot(query, teams=teams)
@@ -142,7 +142,7 @@ def pivot(request: HttpRequest) -> HttpResponseBase:
         title="Usage pivot",
         query=query,
         axes=[(axis.name, axis.title) for axis in AXES.values()],
-        choices={**_choices(request, query), "metrics": [(name, METRICS[name].title) for name in PIVOT_METRICS]},
+        choices={**_choices(viewer, query), "metrics": [(name, METRICS[name].title) for name in PIVOT_METRICS]},
         columns=[(name, _rows_url(query, column=key)) for key, name in found.columns],
         rows=rows,
         totals=[_shown(query, value) for value in found.totals],
@@ -194,12 +194,12 @@ def _pivot_csv(query: PivotQuery, found: Pivot) -> HttpResponse:
     return HttpResponse(csv_lines(lines), content_type="text/csv; charset=utf-8", headers=headers)
 
 
-def _choices(request: HttpRequest, query: UsageQuery | PivotQuery) -> dict[str, Any]:
+def _choices(viewer: Viewer, query: UsageQuery | PivotQuery) -> dict[str, Any]:
     def with_chosen(choices: list[tuple[str, str]], chosen: str) -> list[tuple[str, str]]:
         # An active filter must stay visible even if its value is beyond the limit or was deleted.
         return choices if not chosen or chosen in dict(choices) else [*choices, (chosen, chosen)]
 
-    teams = list(teams_for(request).values_list("pk", "name")[:_MAX_CHOICES])
+    teams = list(viewer.teams().values_list("pk", "name")[:_MAX_CHOICES])
     keys = ApiKey.objects.filter(team_id__in=[pk for pk, _ in teams]).order_by("name", "created_at")
     if "team" in query.filters:
         keys = keys.filter(team_id=query.filters["team"])

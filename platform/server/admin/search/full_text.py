@@ -21,11 +21,9 @@ from core.clock import now
 from core.db.row_security import EVERY_TEAM
 from server.admin.search.lookup import url_of_place
 from tenants.audit import audit
-from tenants.console.audited_admin import actor
-from tenants.console.content_access import hidden_notice, may_read
-from tenants.console.roles import EVERY_ROLE, teams_for
+from tenants.console.roles import EVERY_ROLE
 from tenants.console.site import page, render
-from tenants.console.viewer import viewer
+from tenants.console.viewer import Viewer
 from tenants.models import Team
 
 PAGE_SIZE = 20
@@ -63,21 +61,20 @@ ORDER BY created_at DESC, item_id DESC
 
 
 @page("search-text/", name="search", viewers=EVERY_ROLE)
-def search(request: HttpRequest) -> HttpResponse:
+def search(request: HttpRequest, viewer: Viewer) -> HttpResponse:
     """Render the search form and the results, newest first."""
     words = request.GET.get("q", "").strip().replace("\0", "")[:MAX_QUERY]
     chosen = request.GET.get("team", "").strip()
     period, _, days = next((entry for entry in PERIODS if entry[0] == request.GET.get("period")), _DEFAULT)
     # A team beyond the limit of the drop-down list can still be chosen by URL.
-    teams = list(teams_for(request)[: MAX_TEAMS + 1])
+    teams = list(viewer.teams()[: MAX_TEAMS + 1])
     team = next((row for row in teams if row.pk == chosen), None)
     if chosen and team is None:
-        team = teams_for(request).filter(pk=chosen).first()
-    user = viewer(request)
-    reads_all = EVERY_TEAM in user.reading
+        team = viewer.teams().filter(pk=chosen).first()
+    reads_all = EVERY_TEAM in viewer.reading
     # None means every team.
-    in_teams = [team.pk] if team is not None else None if reads_all else sorted(user.reading)
-    has_hidden_teams = not reads_all and (user.sees_every_team or not user.roles.keys() <= user.reading)
+    in_teams = [team.pk] if team is not None else None if reads_all else sorted(viewer.reading)
+    has_hidden_teams = not reads_all and (viewer.sees_every_team or not viewer.roles.keys() <= viewer.reading)
     context: dict[str, Any] = {
         "words": words,
         "teams": teams[:MAX_TEAMS],
@@ -86,28 +83,27 @@ def search(request: HttpRequest) -> HttpResponse:
         "period": period,
         "has_other_teams": team is None and has_hidden_teams,
     }
-    if team is not None and not may_read(request, team.pk):
-        context["hidden"] = hidden_notice(request, team.pk)
+    if team is not None and not viewer.may_read(team.pk):
+        context["hidden_team"] = team.pk
     elif in_teams == [] or (chosen and team is None):
         context["has_no_readable_team"] = True
     elif words:
         at = now()
-        context |= _results(request, words, in_teams, at - timedelta(days=days), at)
+        context |= _results(request, viewer, words, in_teams, at - timedelta(days=days), at)
     return render(request, "console/search.html", title="Search", **context)
 
 
 def _results(
-    request: HttpRequest, words: str, teams: Sequence[str] | None, since: datetime, until: datetime
+    request: HttpRequest, viewer: Viewer, words: str, teams: Sequence[str] | None, since: datetime, until: datetime
 ) -> dict[str, Any]:
     # One event per searched team, so that its members find the search in their own audit log.
     for team_id in teams if teams is not None else [None]:
         audit(
             team_id=team_id,
-            actor=actor(request),
+            actor=viewer.actor,
             action="content.searched",
             target=team_id or "every team",
             after={"query": words, "since": since.isoformat(timespec="seconds")},
-            request_id=getattr(request, "scope", {}).get("request_id", ""),
         )
     conditions = ""
     # One hit more than a page shows: if it exists, there is a next page.

@@ -36,8 +36,9 @@ from responses.models.batches import Batch, BatchLine
 from responses.models.vector_stores import VectorStore, VectorStoreBatch
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
 from skills.models import Skill, SkillVersion
-from tenants.console.roles import EVERY_ROLE, teams_for
+from tenants.console.roles import EVERY_ROLE
 from tenants.console.site import may_open, page, render
+from tenants.console.viewer import Viewer, viewer_of
 from tenants.models import ApiKey, AuditEvent, Connector, Model, SearchEngine, Team, Upstream, UsageRecord
 
 _MAX_ID = 255
@@ -99,7 +100,7 @@ def url_of_place(placement: Placement, item_id: str) -> str:
 
 
 @page("go/", name="go_form", viewers=EVERY_ROLE)
-def form(request: HttpRequest) -> HttpResponse:
+def form(request: HttpRequest, viewer: Viewer) -> HttpResponse:
     """Render the form, or redirect to the page of the id that was submitted."""
     public_id = request.GET.get("id", "").strip()
     if public_id:
@@ -108,7 +109,7 @@ def form(request: HttpRequest) -> HttpResponse:
 
 
 @page("go/<path:public_id>", name="go", viewers=EVERY_ROLE)
-def go(request: HttpRequest, public_id: str) -> HttpResponse:
+def go(request: HttpRequest, viewer: Viewer, public_id: str) -> HttpResponse:
     """Redirect to the page of an id, or render a 404 page that names the kind of the id."""
     # Django appends a slash to the URL, and pasted ids often have spaces around them.
     public_id = public_id.strip().rstrip("/")
@@ -154,7 +155,7 @@ def _by_owner(model: type[Row], column: str, owner: type[Row]) -> Finder:
 
 
 def _teams(request: HttpRequest) -> list[str]:
-    return list(teams_for(request).order_by().values_list("pk", flat=True))
+    return list(viewer_of(request).teams().order_by().values_list("pk", flat=True))
 
 
 def _item(request: HttpRequest, public_id: str) -> str | None:
@@ -267,7 +268,7 @@ _SEARCHED_MODELS: tuple[tuple[type[Row], tuple[str, ...], str, str], ...] = (
 
 
 @page("search/", name="palette", viewers=EVERY_ROLE)
-def palette(request: HttpRequest) -> HttpResponse:
+def palette(request: HttpRequest, viewer: Viewer) -> HttpResponse:
     """Render the results for the typed term."""
     began = time.monotonic()
     term = request.GET.get("s", "").strip()[:_MAX_TERM].replace("\0", "")
@@ -305,6 +306,6 @@ def _results(request: HttpRequest, term: str) -> Iterator[SearchResult]:
             # The last column of a key is its last four characters, which say little without the prefix.
             description = f"{label}, {hint}" if hint and hint != name and model is not ApiKey else label
             yield SearchResult(name, description, url_of(model, row_pk), icon)
-    if may_open(request, "search"):
+    if may_open(viewer_of(request), "search"):
         link = f"{reverse('console:search')}?{urlencode({'q': term})}"
         yield SearchResult(f"“{term}”", "Search message content", link, "manage_search")
