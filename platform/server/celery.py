@@ -13,7 +13,7 @@ from server.broker import PatientAmqp
 env.set_default("CELERY_SKIP_CHECKS", "1")
 app = Celery("platform", amqp=PatientAmqp)
 app.config_from_object("django.conf:settings", namespace="CELERY")
-app.autodiscover_tasks(["tenants", "conversations", "server"])
+app.autodiscover_tasks(["conversations", "deliveries", "server", "tenants"])
 
 
 @inspect_command()
