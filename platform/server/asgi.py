@@ -1,7 +1,4 @@
-"""ASGI application: the API with its streams and views under /v1, and the site for everything else.
-
-Endpoints that run models are plain ASGI apps (`responses.api.endpoint_app`); the others are views.
-"""
+"""ASGI application: the API under /v1 (`server.web.api`), the sockets, and the site for everything else."""
 
 import os
 from collections.abc import Awaitable
@@ -21,94 +18,34 @@ from django.core.asgi import get_asgi_application
 from django.http import HttpResponse, parse_cookie
 from django.template.loader import render_to_string
 
-from core.admission.open_requests import with_bound
-from core.admission.overload import counted, with_refusal
-from core.admission.request_bodies import FREE_BYTES, BodyGuard, BodyRule, Pace
+from core.admission.request_bodies import FREE_BYTES, BodyGuard, BodyRule
 from core.db.db_threads import in_db_thread
 from core.db.wait_limit import limit_waits
-from core.errors import ApiError, NotFound, RequestTooLarge
+from core.errors import ApiError, RequestTooLarge
 from core.http.asgi import (
-    ApiHandler,
-    ApiShell,
     App,
     Receive,
     Scope,
     Send,
     header,
     send_response,
-    with_api_headers,
     with_request_id,
 )
-from core.http.endpoints import Endpoint, EndpointIndex
 from core.http.rendering import error_response
 from core.load.draining import draining
 from core.telemetry.metrics import OTHER
 from gateway.anthropic.api import with_anthropic_clients
 from responses.admin.live.follow import FollowSocket
 from responses.admin.live.socket import LiveSocket
-from responses.api.endpoint_app import EndpointApp
 from responses.api.websocket import ResponseSocket
 from server.api_urls import ENDPOINTS
 from server.web import health
+from server.web.api import PACE, ApiApplication
 from server.web.cors import with_cors
-from tenants.authentication import authenticate
 
 limit_waits(settings.DATABASE_TIMEOUT_SECONDS)
 _site = get_asgi_application()
-_endpoints = EndpointIndex(ENDPOINTS)
-
-
-def _unknown_url(method: str, path: str) -> NotFound:
-    """Return the error for a path without an endpoint; it explains a wrong base URL."""
-    advice = ""
-    if _endpoints.at(f"/v1{path}"):
-        advice = ": the base URL of the API ends with /v1."
-    elif _endpoints.at(path.removeprefix("/v1")):
-        advice = ": the base URL of the API ends with one /v1."
-    return NotFound(f"Invalid URL ({method} {path}){advice}")
-
-
-_views: App = ApiHandler(unknown=_unknown_url)
-# By method and path.
-_streams: dict[tuple[str, str], App] = {
-    (endpoint.method, endpoint.path): counted(EndpointApp(endpoint)) if endpoint.calls_model else EndpointApp(endpoint)
-    for endpoint in ENDPOINTS
-    if endpoint.served_by is not None
-}
-_counted_views = counted(_views)
-
-
-# `_api` and `_http` return the awaitable of the app they call: a coroutine of their own would live as long as the
-# stream.
-def _api(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-    app = _views
-    # A POST request asks for a stream in its body.
-    if (scope["method"] == "POST" or _is_stream(scope)) and (endpoint := _endpoint_of(scope)) is not None:
-        app = _streams.get((endpoint.method, endpoint.path), _counted_views if endpoint.calls_model else _views)
-    return app(scope, receive, send)
-
-
-def _endpoint_of(scope: Scope) -> Endpoint | None:
-    return _endpoints.find(scope["method"], scope["path"])
-
-
-def _is_stream(scope: Scope) -> bool:
-    return scope["method"] == "GET" and b"stream=true" in scope["query_string"].split(b"&")
-
-
-def _is_upload(scope: Scope) -> bool:
-    # The bodies of these requests are written to disk instead of memory.
-    endpoint = _endpoint_of(scope)
-    return endpoint is not None and endpoint.spooled
-
-
-def _is_work(scope: Scope) -> bool:
-    endpoint = _endpoint_of(scope)
-    return endpoint is not None and endpoint.is_work
-
-
-async def _admit_key(scope: Scope) -> str:
-    return (await authenticate(header(scope, b"authorization"))).team_id
+_api = ApiApplication(ENDPOINTS)
 
 
 async def _admit_session(scope: Scope) -> str:
@@ -118,18 +55,6 @@ async def _admit_session(scope: Scope) -> str:
     if user_id is None:
         raise RequestTooLarge(f"The request body is too large: the limit is {FREE_BYTES // 1024} KiB.")
     return f"user {user_id}"
-
-
-def _api_rule(scope: Scope) -> BodyRule:
-    method, path = scope["method"], scope["path"]
-    if not _endpoints.at(path):
-        raise _unknown_url(method, path)
-    largest, endpoint = FREE_BYTES, _endpoint_of(scope)
-    if endpoint is not None and endpoint.spooled:
-        largest = settings.MAX_UPLOAD_BODY_BYTES
-    elif endpoint is not None and endpoint.reads_body:
-        largest = settings.MAX_BODY_BYTES
-    return BodyRule(max_bytes=largest, admit=_admit_key)
 
 
 def _page_rule(_: Scope) -> BodyRule:
@@ -153,17 +78,13 @@ async def _page(scope: Scope, receive: Receive, send: Send) -> None:
         await _site(scope, receive, send)
 
 
-_pace = Pace(seconds=settings.BODY_WINDOW_SECONDS, bytes_per_second=settings.BODY_MIN_BYTES_PER_SECOND)
-_bounded_api = BodyGuard(ApiShell(_api, is_upload=_is_upload), rule=_api_rule, pace=_pace)
-_guarded_api: App = with_api_headers(with_refusal(with_bound(_bounded_api), is_work=_is_work, is_stream=_is_stream))
-_guarded_site: App = BodyGuard(_page, rule=_page_rule, pace=_pace, render=_page_error)
+_guarded_site: App = BodyGuard(_page, rule=_page_rule, pace=PACE, render=_page_error)
 
 
+# `_http` and `_protocol` return the awaitable of the app they call: a coroutine of their own would live as long as the
+# stream.
 def _http(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-    # Clients with a wrong base URL request "/v1" itself, or a path without it. They can read only JSON errors.
-    path: str = scope["path"]
-    is_api = path == "/v1" or path.startswith("/v1/") or bool(_endpoints.at(f"/v1{path}"))
-    return (_guarded_api if is_api else _guarded_site)(scope, receive, send)
+    return (_api if _api.is_for(scope["path"]) else _guarded_site)(scope, receive, send)
 
 
 _clients = with_anthropic_clients(_http)
@@ -206,12 +127,12 @@ def _route_of(scope: Scope) -> str:
     if path in _PAGES:
         return path
     if path.startswith("/v1/"):
-        return next((f"/v1{endpoint.template}" for endpoint in _endpoints.at(path)), OTHER)
+        return _api.template_of(path)
     return next((section for section in _SECTIONS if path.startswith(section)), OTHER)
 
 
 def _protocol(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-    # Not a `ProtocolTypeRouter` of channels, whose coroutine would live as long as the stream.
+    # Not a `ProtocolTypeRouter` of channels, which is a coroutine.
     return (_websocket if scope["type"] == "websocket" else _checked_http)(scope, receive, send)
 
 

@@ -16,7 +16,7 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextvars import ContextVar, Token
 
 from django.conf import settings
@@ -24,6 +24,7 @@ from django.conf import settings
 from core.admission.request_bodies import REJECTED
 from core.errors import Overloaded, retry_headers, shutting_down
 from core.http.asgi import App, Receive, Scope, Send, header
+from core.http.endpoints import asks_for_stream, endpoint_in
 from core.load.draining import draining
 from core.load.load_limit import LoadLimit
 from core.telemetry import metrics
@@ -337,7 +338,7 @@ def _count_down(counter: dict[str, int], team_id: str) -> None:
 admission = Admission()
 
 
-def with_refusal(guard: App, *, is_work: Callable[[Scope], bool], is_stream: Callable[[Scope], bool]) -> App:
+def with_refusal(guard: App) -> App:
     """Wrap a `BodyGuard` so that it refuses requests with new work while they would wait too long.
 
     While the process shuts down, it refuses all of them, and new readers of streams as well. Requests are refused
@@ -345,11 +346,13 @@ def with_refusal(guard: App, *, is_work: Callable[[Scope], bool], is_stream: Cal
     """
 
     def refusing(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        if draining.refuses and REJECTED not in scope and (is_work(scope) or is_stream(scope)):
-            scope[REJECTED] = shutting_down()
-        is_checked = admission.is_strained and is_work(scope) and REJECTED not in scope
-        if is_checked and admission.is_full(admission.team_of(header(scope, b"authorization"))):
-            scope[REJECTED] = admission.refusal()
+        if REJECTED not in scope and (draining.refuses or admission.is_strained):
+            endpoint = endpoint_in(scope)
+            is_work = endpoint is not None and endpoint.is_work
+            if draining.refuses and (is_work or asks_for_stream(scope)):
+                scope[REJECTED] = shutting_down()
+            elif is_work and admission.is_full(admission.team_of(header(scope, b"authorization"))):
+                scope[REJECTED] = admission.refusal()
         return guard(scope, receive, send)
 
     return refusing

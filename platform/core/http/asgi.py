@@ -24,6 +24,7 @@ from core.db import wait_limit
 from core.db.db_threads import in_view_thread
 from core.errors import ApiError, InvalidValue, NotFound, shutting_down
 from core.http import response_headers
+from core.http.endpoints import endpoint_in
 from core.http.rendering import as_api_error, error_response
 from core.ids import new_id
 from core.json.large_work import is_large, join_pieces, note_size, off_loop
@@ -211,13 +212,12 @@ def _openai_headers(started: float, added: Mapping[str, str]) -> list[tuple[byte
 class ApiShell:
     """Wrapper of the apps under /v1 that reads the body, whose size is already limited, into `scope["body"]`.
 
-    If `is_upload` returns true for a request, `scope["body"]` is empty, and `scope["upload"]` is a file on disk, open
-    at its beginning.
+    For an endpoint whose bodies are spooled, `scope["body"]` is empty, and `scope["upload"]` is a file on disk, open at
+    its beginning.
     """
 
-    def __init__(self, app: App, *, is_upload: Callable[[Scope], bool]) -> None:
+    def __init__(self, app: App) -> None:
         self._app = app
-        self._is_upload = is_upload
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -225,7 +225,8 @@ class ApiShell:
             # PostgreSQL raises an error for NUL in a query's parameters. No id, name or value of ours contains one.
             if b"%00" in scope["query_string"]:
                 raise InvalidValue("Invalid query: it contains a NUL character.")
-            if self._is_upload(scope):
+            endpoint = endpoint_in(scope)
+            if endpoint is not None and endpoint.spooled:
                 await self._serve_upload(scope, receive, send)
                 return
             scope["body"] = await _read_body(scope, receive)

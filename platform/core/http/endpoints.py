@@ -34,6 +34,8 @@ BOOLEAN: Schema = {"type": "boolean"}
 NULLABLE_OBJECT: Schema = {"type": ["object", "null"]}
 BINARY: Schema = {"type": "string", "format": "binary"}
 UNIX_TIME: Schema = {"type": "integer", "description": "Unix seconds."}
+ENDPOINT = "endpoint"
+"""Key of the ASGI scope with the `Endpoint` of the request, or None."""
 _ID_PREFIXES = frozenset(Prefix)
 METADATA: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
 _CONVERTER = re.compile(r"<(?:(\w+):)?(\w+)>")
@@ -224,6 +226,16 @@ class Endpoint:
 def endpoint_of(view: Any, request: Any) -> Endpoint | None:
     """Return the endpoint that a view declares for the method of a request."""
     return getattr(getattr(view, (request.method or "").lower(), None), "endpoint", None)
+
+
+def endpoint_in(scope: Mapping[str, Any]) -> Endpoint | None:
+    """Return the endpoint of a request to the API."""
+    return cast("Endpoint | None", scope.get(ENDPOINT))
+
+
+def asks_for_stream(scope: Mapping[str, Any]) -> bool:
+    """Return true for a GET request for a stream; a POST request asks for one in its body."""
+    return scope["method"] == "GET" and b"stream=true" in scope["query_string"].split(b"&")
 
 
 class EndpointIndex:
