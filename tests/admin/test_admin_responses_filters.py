@@ -149,6 +149,14 @@ def test_the_histogram_counts_what_the_list_shows(lead: Client, caller: Caller) 
     assert "<b>3</b> responses" in text(lead.get(f"{LIST}histogram/", {"model": "a", "period": "7d"}))
 
 
+@pytest.mark.parametrize(
+    ("period", "interval"),
+    [("1h", "every 2 minutes"), ("24h", "each hour"), ("7d", "every 6 hours"), ("30d", "each day")],
+)
+def test_the_histogram_names_the_interval_of_a_bar(lead: Client, period: str, interval: str) -> None:
+    assert f"one bar {interval}" in text(lead.get(f"{LIST}histogram/", {"period": period}))
+
+
 def test_a_long_histogram_reads_hourly_sums(admin: Client, caller: Caller, sql_of: SqlOf, rollups: None) -> None:
     add_response(caller, model="a", created_at=now() - timedelta(days=20))
     team = {"period": "30d", "team__id__exact": caller.team.pk}

@@ -44,7 +44,8 @@ def histogram(rows: ResponseChangeList) -> dict[str, Any] | None:
     since, until = rows.span.since, rows.span.until or now()
     if since is None or since >= until:
         return None
-    shortest = (until - since).total_seconds() / MAX_BARS
+    # In whole seconds: the range was read a moment before, so that a day would be a little longer than 24 hours.
+    shortest = int((until - since).total_seconds()) / MAX_BARS
     width = next((width for width in _BAR_SECONDS if width >= shortest), _BAR_SECONDS[-1])
     truncated_at, counts = None, _summed(rows, width, since, until)
     if counts is None:
