@@ -3,7 +3,6 @@
 from typing import Annotated
 
 from django.http import QueryDict, StreamingHttpResponse
-from django.utils.http import content_disposition_header
 from pydantic import Field
 from rest_framework.response import Response
 
@@ -17,6 +16,7 @@ from core.errors import InvalidValue
 from core.http.endpoints import METADATA, STRING, UNIX_TIME, ApiObject, Endpoint
 from core.http.pagination import PAGE, Page, PageRequest
 from core.http.query import METADATA_FILTER, QueryArgument, nested_values, parameter, unix_time
+from core.http.rendering import download_headers
 from core.http.validation import Metadata
 from core.http.wire import Wire
 from tenants import scope
@@ -246,13 +246,7 @@ class ExportConversationView(ApiView, path="conversations/<conv:conversation_id>
     # Asynchronous, as a long export must not occupy a thread.
     async def get(self, request: ApiRequest, conversation_id: str) -> StreamingHttpResponse:
         conversation = await in_db_thread(lambda: _find(request.principal, conversation_id))
-        headers = {
-            # The function returns None only for an inline disposition without a file name.
-            "Content-Disposition": content_disposition_header(as_attachment=True, filename=f"{conversation.pk}.jsonl")
-            or "",
-            # Items hold text of the team's members, which must not run as a page in another member's browser.
-            "X-Content-Type-Options": "nosniff",
-        }
+        headers = download_headers(f"{conversation.pk}.jsonl")
         return StreamingHttpResponse(export.lines(conversation), content_type="application/jsonl", headers=headers)
 
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, get_args
 from django.core.files.uploadedfile import UploadedFile
 from django.core.files.uploadhandler import TemporaryFileUploadHandler
 from django.http import QueryDict, StreamingHttpResponse
-from django.utils.http import content_disposition_header
 from pydantic import Field
 from rest_framework.response import Response
 
@@ -35,7 +34,7 @@ from core.http.endpoints import (
 )
 from core.http.pagination import PageRequest, page_argument
 from core.http.query import QueryArgument, choice, parameter
-from core.http.rendering import parse_form
+from core.http.rendering import download_headers, parse_form
 from core.http.validation import UploadPartId, validate
 from core.http.wire import Wire
 from tenants import scope
@@ -161,13 +160,7 @@ class FileContentView(ApiView, path="files/<file:file_id>/content"):
     async def get(self, request: ApiRequest, file_id: str) -> StreamingHttpResponse:
         file = await in_db_thread(lambda: _find(request.principal, file_id))
         content = await storage.open_content(file)
-        headers = {
-            "Content-Length": str(file.size),
-            "Content-Disposition": content_disposition_header(as_attachment=True, filename=file.filename)
-            or "attachment",
-            # A file that one member uploaded must not run as a page in another member's browser.
-            "X-Content-Type-Options": "nosniff",
-        }
+        headers = {"Content-Length": str(file.size), **download_headers(file.filename)}
         return StreamingHttpResponse(storage.chunks(content), content_type=file.content_type, headers=headers)
 
 

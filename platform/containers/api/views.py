@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from django.http import StreamingHttpResponse
-from django.utils.http import content_disposition_header
 from rest_framework.response import Response
 
 from containers import access, selectors, services
@@ -21,6 +20,7 @@ from core.http.asgi import header
 from core.http.endpoints import BINARY, INTEGER, STRING, UNIX_TIME, ApiObject, Endpoint
 from core.http.pagination import PAGE, PageRequest
 from core.http.query import QueryArgument, parameter
+from core.http.rendering import download_headers
 from sandbox.client import OperationFailed
 from skills.services import find_mountable
 from tenants import scope
@@ -196,13 +196,8 @@ class ContainerFileContentView(ApiView, path="containers/<cntr:container_id>/fil
                     yield piece
 
         name = PurePosixPath(file.path).name
-        headers = {
-            "Content-Disposition": content_disposition_header(as_attachment=True, filename=name) or "attachment",
-            # A file written by a model must not run as a web page in the browser of a user.
-            "X-Content-Type-Options": "nosniff",
-        }
         kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
-        return StreamingHttpResponse(content(), content_type=kind, headers=headers)
+        return StreamingHttpResponse(content(), content_type=kind, headers=download_headers(name))
 
 
 def _permitted(request: ApiRequest) -> Principal:

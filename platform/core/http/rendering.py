@@ -15,6 +15,7 @@ from django.core.files.uploadhandler import FileUploadHandler, MemoryFileUploadH
 from django.http import Http404, HttpResponse, QueryDict
 from django.http.multipartparser import MultiPartParser, MultiPartParserError
 from django.utils.datastructures import MultiValueDict
+from django.utils.http import content_disposition_header
 from rest_framework import exceptions as drf
 from rest_framework.parsers import BaseParser
 from rest_framework.renderers import BaseRenderer
@@ -124,6 +125,12 @@ def error_response(error: ApiError) -> HttpResponse:
     return HttpResponse(
         orjson.dumps(error.envelope()), status=error.status, content_type=JSON, headers=dict(error.headers)
     )
+
+
+def download_headers(filename: str) -> dict[str, str]:
+    """Return the headers of a file that browsers save: a user's or a model's file must not run as a page of ours."""
+    disposition = content_disposition_header(as_attachment=True, filename=filename) or "attachment"
+    return {"Content-Disposition": disposition, "X-Content-Type-Options": "nosniff"}
 
 
 def accepts_gzip(header: str) -> bool:

@@ -1,13 +1,13 @@
 """Endpoints of `/v1/skills`."""
 
 from django.http import HttpResponse
-from django.utils.http import content_disposition_header
 from rest_framework.response import Response
 
 from core.db.db_threads import in_db_thread
 from core.http.asgi import header
 from core.http.endpoints import BINARY, BOOLEAN, STRING, UNIX_TIME, ApiObject, Endpoint
 from core.http.pagination import PageRequest, page_argument
+from core.http.rendering import download_headers
 from skills import access, selectors, services
 from skills.api.schema import UpdateSkill, read_skill, read_version
 from skills.models import Skill, SkillVersion
@@ -204,9 +204,5 @@ def _version(request: ApiRequest, skill_id: str, version: str | None, *, with_ar
 
 def _content(request: ApiRequest, skill_id: str, version: str | None) -> HttpResponse:
     found = _version(request, skill_id, version, with_archive=True)
-    name = f"{found.name}.zip"
-    headers = {
-        "Content-Disposition": content_disposition_header(as_attachment=True, filename=name) or "attachment",
-        "X-Content-Type-Options": "nosniff",
-    }
+    headers = download_headers(f"{found.name}.zip")
     return HttpResponse(bytes(found.archive), content_type="application/zip", headers=headers)

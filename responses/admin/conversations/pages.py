@@ -20,7 +20,6 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.decorators import method_decorator
 from django.utils.html import format_html
-from django.utils.http import content_disposition_header
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 from typing_extensions import override
@@ -30,6 +29,7 @@ from console.widgets import TimeFilter, badge, column, copyable, two_lines, when
 from conversations import export, selectors, services
 from conversations.models import Conversation
 from core.errors import ApiError, NotFound
+from core.http.rendering import download_headers
 from responses.admin import cells
 from responses.admin.conversations.summaries import (
     recently_active,
@@ -247,8 +247,7 @@ def export_items(request: HttpRequest, viewer: Viewer, conversation: Conversatio
         raise PermissionDenied
     form = "md" if request.GET.get("format") == "md" else "jsonl"
     content_type, serialize = _FORMATS[form]
-    name = content_disposition_header(as_attachment=True, filename=f"{conversation.pk}.{form}") or "attachment"
-    headers = {"Content-Disposition": name, "X-Content-Type-Options": "nosniff"}
+    headers = download_headers(f"{conversation.pk}.{form}")
     found = selectors.find_conversation(team_id=conversation.team_id, conversation_id=conversation.pk)
     return StreamingHttpResponse(serialize(found or conversation), content_type=content_type, headers=headers)
 
