@@ -57,7 +57,7 @@ from tenants.models import (
     UnknownUsage,
     WireApi,
 )
-from tenants.models.limits import EVERY_END_USER
+from tenants.models.limits import EVERY_END_USER, LIMITS
 from tenants.prices import UNKNOWN, PriceEntry, PriceList
 from tenants.principal import BudgetLimit, Principal, SubjectKind, SubjectLimits
 
@@ -331,25 +331,10 @@ def end_user_limits(team_id: str, end_user: str) -> SubjectLimits | None:
         return subject_limits(found) if found is not None else None
 
 
-_LIMIT_NAMES = (
-    "requests_per_minute",
-    "tokens_per_minute",
-    "requests_per_day",
-    "concurrent_runs",
-    "queued_runs",
-    "open_streams",
-    "max_output_tokens",
-    "max_tool_calls",
-    "stored_bytes",
-    "files",
-    "open_batches",
-)
-
-
 def subject_limits(found: LimitSet) -> SubjectLimits:
     """Return a row of limits, with its budgets, as the value that requests carry."""
     kind: SubjectKind = "key" if found.api_key_id else "end_user" if found.end_user else "team"
-    values = {name: value for name in _LIMIT_NAMES if (value := getattr(found, name)) is not None}
+    values = {name: value for name in LIMITS if (value := getattr(found, name)) is not None}
     budgets = tuple(
         BudgetLimit(
             period=budget.period,

@@ -9,21 +9,7 @@ from django.core.exceptions import ValidationError
 from tenants import scope
 from tenants.audit import audit
 from tenants.models import ApiKey, Budget, LimitSet, Period, Team
-
-LIMITS = (
-    "requests_per_minute",
-    "tokens_per_minute",
-    "requests_per_day",
-    "concurrent_runs",
-    "queued_runs",
-    "open_streams",
-    "max_output_tokens",
-    "max_tool_calls",
-    "stored_bytes",
-    "files",
-    "open_batches",
-)
-"""The names of all limits: columns of `LimitSet`."""
+from tenants.models.limits import LIMITS
 
 
 def find_limit_set(*, team: Team, api_key: ApiKey | None = None, end_user: str = "") -> LimitSet | None:

@@ -23,6 +23,22 @@ class Period(models.TextChoices):
     MONTH = "month", "Month"
 
 
+LIMITS = (
+    "requests_per_minute",
+    "tokens_per_minute",
+    "requests_per_day",
+    "concurrent_runs",
+    "queued_runs",
+    "open_streams",
+    "max_output_tokens",
+    "max_tool_calls",
+    "stored_bytes",
+    "files",
+    "open_batches",
+)
+"""The names of all limits: columns of `LimitSet`."""
+
+
 def _limit(label: str, help_text: str = "", *, least: int = 1) -> "models.BigIntegerField[int | None, int | None]":
     # The script's arithmetic is exact for limits up to this one.
     bounds = [MinValueValidator(least), MaxValueValidator(100_000_000)]

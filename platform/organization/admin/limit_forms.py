@@ -10,9 +10,8 @@ from typing_extensions import override
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, UnfoldBooleanWidget
 
 from limits import services
-from limits.services import LIMITS
 from tenants.models import ApiKey, Budget, LimitSet, Period, Team
-from tenants.models.limits import MAX_BUDGET
+from tenants.models.limits import LIMITS, MAX_BUDGET
 
 KINDS = (("hard", True), ("soft", False))
 _UNITS = {"stored_bytes": "bytes", "requests_per_minute": "60", "tokens_per_minute": "100000"}

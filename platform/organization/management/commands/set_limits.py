@@ -11,7 +11,7 @@ from limits import services
 from limits.arguments import add_limit_arguments, set_limits_from
 from tenants import scope
 from tenants.models import ApiKey, LimitSet, Team
-from tenants.models.limits import END_USER_LENGTH
+from tenants.models.limits import END_USER_LENGTH, LIMITS
 
 
 class Command(BaseCommand):
@@ -66,7 +66,7 @@ class Command(BaseCommand):
 def _shown(found: LimitSet | None) -> dict[str, Any]:
     if found is None:
         return {"limits": {}, "budgets": []}
-    values = {name: getattr(found, name) for name in services.LIMITS}
+    values = {name: getattr(found, name) for name in LIMITS}
     return {
         "limits": {name: value for name, value in values.items() if value is not None},
         "budgets": [
