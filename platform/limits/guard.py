@@ -70,13 +70,6 @@ def reserve_sync(principal: Principal, demand: Demand, *, reservation_id: str) -
     return _reserve_sync(plan, after=-1)
 
 
-def renew_sync(grant: Grant, principal: Principal, demand: Demand) -> Grant:
-    """Like `renew`, for code without an event loop."""
-    own = _own_sync(principal, demand.end_user)
-    plan = _checked(principal, demand, make_plan(principal, demand, own, reservation_id=grant.id))
-    return _renewed(grant, _reserve_sync(renewal(plan), after=grant.epoch))
-
-
 async def settle(
     grant: Grant, *, tokens: int, cost: Decimal | None, at: datetime | None = None, keep: bool = False
 ) -> None:
@@ -91,8 +84,7 @@ async def settle(
     try:
         await script.arun(grant.team_id, keys, document)
     except (redis.RedisError, OSError) as error:
-        _ERRORS.inc()
-        logger.warning("a reservation could not be settled: %s", error, extra={"reservation": grant.id})
+        _note_unsettled(grant, error)
 
 
 def settle_soon(
@@ -104,18 +96,15 @@ def settle_soon(
         script.send(grant.team_id, keys, document)
 
 
-def settle_sync(
-    grant: Grant, *, tokens: int, cost: Decimal | None, at: datetime | None = None, keep: bool = False
-) -> None:
+def settle_sync(grant: Grant, *, tokens: int, cost: Decimal | None, at: datetime | None = None) -> None:
     """Like `settle`, for code without an event loop."""
     if not _is_needed(grant):
         return
-    keys, document = _settlement(grant, tokens=tokens, cost=cost, keep=keep, at=at)
+    keys, document = _settlement(grant, tokens=tokens, cost=cost, keep=False, at=at)
     try:
         script.run(grant.team_id, keys, document)
     except (redis.RedisError, OSError) as error:
-        _ERRORS.inc()
-        logger.warning("a reservation could not be settled: %s", error, extra={"reservation": grant.id})
+        _note_unsettled(grant, error)
 
 
 async def release(grant: Grant) -> None:
@@ -129,11 +118,6 @@ async def release(grant: Grant) -> None:
 def release_soon(grant: Grant) -> None:
     """Like `release`, but without waiting for the reply."""
     settle_soon(grant, tokens=0, cost=None)
-
-
-def release_sync(grant: Grant) -> None:
-    """Like `release`, for code without an event loop."""
-    settle_sync(grant, tokens=0, cost=None)
 
 
 async def status(principal: Principal, end_user: str = "") -> LimitStatus:
@@ -311,6 +295,11 @@ def _unavailable(error: Exception) -> Overloaded:
     _ERRORS.inc()
     logger.warning("limits cannot be checked: %s", error)
     return LimitsUnavailable(headers=retry_headers(_RETRY_SECONDS))
+
+
+def _note_unsettled(grant: Grant, error: Exception) -> None:
+    _ERRORS.inc()
+    logger.warning("a reservation could not be settled: %s", error, extra={"reservation": grant.id})
 
 
 def _is_needed(grant: Grant) -> bool:

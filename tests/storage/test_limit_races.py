@@ -1,5 +1,6 @@
 """The script of limits against models: GCRA, settlements of rates, and interleaved processes with wiped Redis."""
 
+import asyncio
 import random
 from dataclasses import dataclass
 from decimal import Decimal
@@ -151,7 +152,7 @@ class Simulation:
                 work.stage = "stored"
                 return
         try:
-            work.grant = limits.renew_sync(work.grant, self.principal, work.demand)
+            work.grant = asyncio.run(limits.renew(work.grant, self.principal, work.demand))
         except RateLimited:
             self.works.remove(work)
 

@@ -145,7 +145,7 @@ def test_nothing_is_reserved_if_any_limit_refuses(database: None, caller: Caller
     for _ in range(3):
         with pytest.raises(RateLimited, match="concurrent runs of your API key: limit 1, in use 1"):
             reserve(caller)
-    limits.release_sync(grant)
+    limits.settle_sync(grant, tokens=0, cost=None)
     assert reserve(caller).headers["x-ratelimit-remaining-requests"] == "8"
 
 
@@ -244,10 +244,10 @@ def test_a_reservation_lost_by_redis_is_not_stored(database: None, caller: Calle
     assert store(other)
     assert not store(lost)
     with pytest.raises(RateLimited, match="concurrent runs"):
-        limits.renew_sync(lost, principal(caller), call(100))
-    limits.release_sync(other)
+        asyncio.run(limits.renew(lost, principal(caller), call(100)))
+    limits.settle_sync(other, tokens=0, cost=None)
     record(other, Decimal(0))
-    renewed = limits.renew_sync(lost, principal(caller), call(100))
+    renewed = asyncio.run(limits.renew(lost, principal(caller), call(100)))
     assert renewed.headers == lost.headers
     assert store(renewed)
 
