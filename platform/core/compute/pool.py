@@ -13,9 +13,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from weakref import WeakKeyDictionary
 
 from core.compute import protocol, server
 from core.errors import Overloaded, retry_headers
+from core.load.turns import Turns
 from core.origin import origin
 
 _SOURCE_ROOTS = [str(Path(__file__).parents[2]), str(Path(__file__).parents[3])]
@@ -76,13 +76,7 @@ class _Settings:
     observe: Callable[[str], None] = lambda _: None
 
 
-@dataclass(slots=True)
-class _Load:
-    waiting: int = 0
-
-
 _settings = _Settings()
-_load = _Load()
 _team: ContextVar[str] = ContextVar("_team", default="")
 
 
@@ -96,7 +90,7 @@ def configure(*, processes: int, refuses: bool, observe: Callable[[str], None]) 
 
 def waiting() -> int:
     """Return how many computations wait for a place."""
-    return _load.waiting
+    return sum(turns.waiting for turns in [*_by_loop.values()])
 
 
 @contextmanager
@@ -124,8 +118,10 @@ async def compute(computation: Computation, *arguments: Any, waits: bool = False
     for a run that has begun should wait instead of being refused.
     """
     request = marshal.dumps(arguments)
-    places = _places()
-    async with places.turn(team(), waits=waits or not _settings.refuses):
+    turns, team_id = _turns(), team()
+    if _settings.refuses and not waits:
+        _check_queue(turns, team_id)
+    async with turns.turn(team_id):
         for _ in range(_ATTEMPTS):
             result, status = await _start(computation, request)
             if status != protocol.KILLED:
@@ -145,81 +141,26 @@ async def compute(computation: Computation, *arguments: Any, waits: bool = False
 # -- turns -------------------------------------------------------------------------------------------------------------
 
 
-class _Places:
-    """Places for the computations of one event loop, taken by teams in turns.
-
-    A team gets all places but one, which other teams may need: otherwise its long computations would delay their short
-    ones.
-    """
-
-    def __init__(self) -> None:
-        self._running: dict[str, int] = {}
-        # By team, in the order of their next turns.
-        self._queues: dict[str, deque[asyncio.Future[None]]] = {}
-
-    @asynccontextmanager
-    async def turn(self, team: str, *, waits: bool) -> AsyncIterator[None]:
-        """Wait for a place, and hold it until the end of the block. Raises `Overloaded` unless it `waits`."""
-        if team not in self._queues and self._has_place(team):
-            self._take(team)
-        else:
-            await self._wait(team, waits=waits)
-        try:
-            yield
-        finally:
-            self._give_back(team)
-
-    async def _wait(self, team: str, *, waits: bool) -> None:
-        is_full = len(self._queues.get(team, ())) >= _MOST_WAITING_OF_TEAM or _load.waiting >= _MOST_WAITING
-        if is_full and not waits:
-            _settings.observe("refused")
-            raise Overloaded(
-                "Too many documents, grammars or other inputs wait to be read. Please try again later.",
-                headers=retry_headers(random.uniform(*_RETRY_SECONDS)),  # noqa: S311 - no secret
-            )
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queues.setdefault(team, deque()).append(place)
-        _load.waiting += 1
-        try:
-            await place
-        except asyncio.CancelledError:
-            if place.done() and not place.cancelled():
-                self._give_back(team)
-            elif (queue := self._queues.get(team)) is not None and place in queue:
-                queue.remove(place)
-                if not queue:
-                    del self._queues[team]
-            raise
-        finally:
-            _load.waiting -= 1
-
-    def _has_place(self, team: str) -> bool:
-        most = _settings.processes
-        return sum(self._running.values()) < most and self._running.get(team, 0) < max(1, most - 1)
-
-    def _take(self, team: str) -> None:
-        self._running[team] = self._running.get(team, 0) + 1
-
-    def _give_back(self, team: str) -> None:
-        self._running[team] -= 1
-        if not self._running[team]:
-            del self._running[team]
-        while (following := next(filter(self._has_place, self._queues), None)) is not None:
-            queue = self._queues.pop(following)
-            place = queue.popleft()
-            if queue:
-                # The team goes to the end of the rotation.
-                self._queues[following] = queue
-            if not place.done():
-                self._take(following)
-                place.set_result(None)
+_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
 
 
-_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _Places] = WeakKeyDictionary()
+def _turns() -> Turns:
+    loop, processes = asyncio.get_running_loop(), _settings.processes
+    if loop not in _by_loop:
+        # A team gets all places but one, which other teams may need: otherwise its long computations would delay their
+        # short ones.
+        _by_loop[loop] = Turns(processes, of_key=max(1, processes - 1))
+    return _by_loop[loop]
 
 
-def _places() -> _Places:
-    return _by_loop.setdefault(asyncio.get_running_loop(), _Places())
+def _check_queue(turns: Turns, team_id: str) -> None:
+    is_full = turns.waiting_of(team_id) >= _MOST_WAITING_OF_TEAM or turns.waiting >= _MOST_WAITING
+    if is_full and not turns.has_place(team_id):
+        _settings.observe("refused")
+        raise Overloaded(
+            "Too many documents, grammars or other inputs wait to be read. Please try again later.",
+            headers=retry_headers(random.uniform(*_RETRY_SECONDS)),  # noqa: S311 - no secret
+        )
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
