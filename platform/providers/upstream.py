@@ -8,12 +8,10 @@ streamed nevertheless are accepted.
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
-
-from opentelemetry.trace import Span
 
 from conversations.items import project
 from core.errors import Failure
@@ -37,56 +35,34 @@ from tenants.directory import Route
 from tenants.models import WireApi
 
 
+@dataclass(frozen=True, slots=True)
 class UpstreamModel:
     """Implementation of `LanguageModel` for the upstream of a route. `patience`: see `Retries`.
 
     The first answer to any of its turns ends the wait of `first_answer`.
     """
 
-    def __init__(
-        self,
-        route: Route,
-        *,
-        summarizer: ReasoningSummarizer | None = None,
-        patience: float | None = None,
-        first_answer: FirstAnswer | None = None,
-    ) -> None:
-        self._route = route
-        self._summarizer = summarizer
-        self._patience = patience
-        self._first_answer = first_answer
+    route: Route
+    _: KW_ONLY
+    summarizer: ReasoningSummarizer | None = None
+    patience: float | None = None
+    first_answer: FirstAnswer | None = None
 
     def open(self, request: TurnRequest) -> "UpstreamTurn":
         """Start a turn. The request is sent when its events are iterated."""
-        return UpstreamTurn(
-            self._route,
-            request,
-            summarizer=self._summarizer,
-            patience=self._patience,
-            first_answer=self._first_answer,
-        )
+        return UpstreamTurn(self, request)
 
 
 class UpstreamTurn:
     """One upstream call. `attempts` are its HTTP requests so far."""
 
-    def __init__(
-        self,
-        route: Route,
-        request: TurnRequest,
-        *,
-        summarizer: ReasoningSummarizer | None = None,
-        patience: float | None = None,
-        first_answer: FirstAnswer | None = None,
-    ) -> None:
-        self._route = route
-        self._patience = patience
-        self._first_answer = first_answer
+    def __init__(self, model: UpstreamModel, request: TurnRequest) -> None:
+        self._model = model
+        self._route = route = model.route
         if not request.streamed and (route.capabilities.always_stream or long_answers.come_from(route)):
             request = replace(request, streamed=True)
         self._request = request
         self._speaks_responses = route.upstream.wire_api == WireApi.RESPONSES
-        self._summarizer = summarizer
         self._chat: tracing.ChatSpan | None = None
         # Events that wait for a summary.
         self._unsent: list[Event] = []
@@ -107,11 +83,7 @@ class UpstreamTurn:
         self._converter: TurnConverter
         if self._speaks_responses:
             self._path, self._check, self._body = "/responses", check_event, responses_api.request_body
-            self._converter = ResponsesConverter(
-                **shared,
-                upstream_id=route.upstream.id,
-                to_failure=to_failure,
-            )
+            self._converter = ResponsesConverter(**shared, upstream_id=route.upstream.id, to_failure=to_failure)
         else:
             self._path, self._check, self._body = "/chat/completions", check_chunk, chat_completions.request_body
             self._converter = ChatConverter(**shared, think_tags=route.capabilities.think_tags, to_failure=to_failure)
@@ -140,7 +112,7 @@ class UpstreamTurn:
                 continue
             # An interrupt during the call of `summarize` has to send these events.
             self._unsent = [*ready, *events[position:]]
-            ready += await summarize(item, event, style=style, summarizer=self._summarizer)
+            ready += await summarize(item, event, style=style, summarizer=self._model.summarizer)
         self._unsent = []
         return ready
 
@@ -179,48 +151,31 @@ class UpstreamTurn:
 
     async def _post(self, attachments: AttachmentMap) -> AbstractAsyncContextManager[Answer]:
         body = await off_loop(partial(self._body, self._route, self._request, attachments))
-        if not self._request.streamed:
-            return self._post_silent(body, attachments)
-        may_repeat = self._request.may_repeat
-        return post(
+        sent = partial(
+            post,
             self._route,
             self._path,
             body,
             attempts=self.attempts,
-            may_repeat=may_repeat,
-            patience=self._patience,
-            first_answer=self._first_answer,
-            span=self._span,
+            may_repeat=self._request.may_repeat,
+            patience=self._model.patience,
+            first_answer=self._model.first_answer,
+            span=None if self._chat is None else self._chat.span,
         )
-
-    @property
-    def _span(self) -> Span | None:
-        return None if self._chat is None else self._chat.span
+        if self._request.streamed:
+            return sent()
+        streamed = replace(self._request, streamed=True)
+        retry_body = partial(self._body, self._route, streamed, attachments)
+        return self._timed(sent(retry_body=retry_body, silent=True))
 
     @asynccontextmanager
-    async def _post_silent(self, body: dict[str, Any], attachments: AttachmentMap) -> AsyncIterator[Answer]:
-        route, request, began = self._route, self._request, time.monotonic()
-
-        def streamed_body() -> dict[str, Any]:
-            return self._body(route, replace(request, streamed=True), attachments)
-
+    async def _timed(self, sent: AbstractAsyncContextManager[Answer]) -> AsyncIterator[Answer]:
+        began = time.monotonic()
         try:
-            sent = post(
-                route,
-                self._path,
-                body,
-                attempts=self.attempts,
-                retry_body=streamed_body,
-                silent=True,
-                may_repeat=request.may_repeat,
-                patience=self._patience,
-                first_answer=self._first_answer,
-                span=self._span,
-            )
             async with sent as response:
                 yield response
         finally:
-            long_answers.observe(route, time.monotonic() - began)
+            long_answers.observe(self._route, time.monotonic() - began)
 
     def result(self) -> TurnResult:
         """Return the result of the turn."""
