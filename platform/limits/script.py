@@ -17,6 +17,7 @@ from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from core.per_loop import PerLoop
 from limits.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
@@ -41,27 +42,19 @@ def _decoded(reply: Any) -> list[Reply]:
     return [line.split(" ") for line in reply.decode().split("\n")]
 
 
-_by_loop: "dict[asyncio.AbstractEventLoop, redis.asyncio.Redis]" = {}
-
-
+@PerLoop
 def loop_client() -> Any:
     """Return the client of the running event loop."""
-    loop = asyncio.get_running_loop()
-    if loop not in _by_loop:
-        # Tests and short-lived commands close their loops; production processes have one.
-        for closed in [candidate for candidate in _by_loop if candidate.is_closed()]:
-            del _by_loop[closed]
-        pool = redis.asyncio.BlockingConnectionPool.from_url(
-            settings.REDIS_URL,
-            max_connections=_CONNECTIONS,
-            timeout=_TIMEOUT_SECONDS,
-            socket_connect_timeout=_TIMEOUT_SECONDS,
-            socket_timeout=_TIMEOUT_SECONDS,
-            # No retries here: `_Batches` repeats the requests that may be repeated.
-            retry=Retry(NoBackoff(), 0),
-        )
-        _by_loop[loop] = redis.asyncio.Redis(connection_pool=pool)
-    return _by_loop[loop]
+    pool = redis.asyncio.BlockingConnectionPool.from_url(
+        settings.REDIS_URL,
+        max_connections=_CONNECTIONS,
+        timeout=_TIMEOUT_SECONDS,
+        socket_connect_timeout=_TIMEOUT_SECONDS,
+        socket_timeout=_TIMEOUT_SECONDS,
+        # No retries here: `_Batches` repeats the requests that may be repeated.
+        retry=Retry(NoBackoff(), 0),
+    )
+    return redis.asyncio.Redis(connection_pool=pool)
 
 
 def client() -> Any:
@@ -176,28 +169,19 @@ class _Batches:
             return _decoded(await loop_client().eval(SOURCE, *slower))
 
 
-_batches: dict[asyncio.AbstractEventLoop, _Batches] = {}
-
-
-def _of_loop() -> _Batches:
-    loop = asyncio.get_running_loop()
-    if loop not in _batches:
-        for closed in [candidate for candidate in _batches if candidate.is_closed()]:
-            del _batches[closed]
-        _batches[loop] = _Batches()
-    return _batches[loop]
+_batches = PerLoop(_Batches)
 
 
 async def arun(team_id: str, keys: Sequence[str], document: Mapping[str, Any]) -> Reply:
     """Run the script on the event loop; `keys` are the keys of the rates. Raises `redis.RedisError`."""
     reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    _of_loop().add(team_id, _Request(keys, orjson.dumps(document), document["op"] == "settle", reply))
+    _batches().add(team_id, _Request(keys, orjson.dumps(document), document["op"] == "settle", reply))
     return await reply
 
 
 def send(team_id: str, keys: Sequence[str], document: Mapping[str, Any]) -> None:
     """Run the script without waiting for its reply. A failure is logged."""
-    _of_loop().add(team_id, _Request(keys, orjson.dumps(document), document["op"] == "settle", None))
+    _batches().add(team_id, _Request(keys, orjson.dumps(document), document["op"] == "settle", None))
 
 
 def run(team_id: str, keys: Sequence[str], document: Mapping[str, Any]) -> Reply:

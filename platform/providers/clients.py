@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
 import aiohttp
 import httpx2
@@ -32,6 +31,7 @@ from core.clock import now
 from core.errors import Failure, ModelNotFound, UpstreamError, UpstreamUnavailable
 from core.json import large_json
 from core.json.large_work import off_loop
+from core.per_loop import PerLoop
 from core.redaction import redact
 from core.telemetry import metrics, tracing
 from engine import spans
@@ -94,13 +94,12 @@ class UpstreamClients:
     http: HttpClient
 
 
-_Clients = dict[tuple[str, str, str], UpstreamClients]
-_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, _Clients] = WeakKeyDictionary()
+_clients = PerLoop[dict[tuple[str, str, str], UpstreamClients]](dict)
 
 
 def clients_for(upstream: UpstreamEndpoint) -> UpstreamClients:
     """Return the clients of an upstream in the current event loop; new ones if its URL or key has changed."""
-    clients = _clients.setdefault(asyncio.get_running_loop(), {})
+    clients = _clients()
     key = (upstream.id, upstream.base_url, upstream.api_key)
     found = clients.get(key)
     if found is None:
@@ -110,7 +109,7 @@ def clients_for(upstream: UpstreamEndpoint) -> UpstreamClients:
 
 async def close_clients() -> None:
     """Close the clients of the current event loop, on shutdown."""
-    for clients in _clients.pop(asyncio.get_running_loop(), {}).values():
+    for clients in (_clients.pop() or {}).values():
         await clients.sdk.close()
     await close_session()
 

@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
-from weakref import WeakKeyDictionary
 
 import aiohttp
 import httpx2
@@ -27,6 +26,7 @@ from typing_extensions import override
 
 from core.json import lenient_json
 from core.json.large_work import LARGE_BYTES
+from core.per_loop import PerLoop
 
 _MAX_CONNECTIONS = 2000
 _KEEP_ALIVE_SECONDS = 5.0
@@ -262,28 +262,22 @@ async def error_body(pieces: AsyncIterator[bytes]) -> object:
     return error if isinstance(error, dict) else document
 
 
-_sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = WeakKeyDictionary()
-
-
+@PerLoop
 def _session() -> aiohttp.ClientSession:
-    loop = asyncio.get_running_loop()
-    session = _sessions.get(loop)
-    if session is None:
-        connector = aiohttp.TCPConnector(
-            # Per server, so that one that hangs does not use up the connections of the others.
-            limit=0,
-            limit_per_host=_MAX_CONNECTIONS,
-            keepalive_timeout=_KEEP_ALIVE_SECONDS,
-            ssl=tls_context(),
-            socket_factory=_probed_socket,
-        )
-        session = _sessions[loop] = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
-    return session
+    connector = aiohttp.TCPConnector(
+        # Per server, so that one that hangs does not use up the connections of the others.
+        limit=0,
+        limit_per_host=_MAX_CONNECTIONS,
+        keepalive_timeout=_KEEP_ALIVE_SECONDS,
+        ssl=tls_context(),
+        socket_factory=_probed_socket,
+    )
+    return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
 
 async def close_session() -> None:
     """Close the session of the current event loop."""
-    if (session := _sessions.pop(asyncio.get_running_loop(), None)) is not None:
+    if (session := _session.pop()) is not None:
         await session.close()
 
 

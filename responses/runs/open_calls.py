@@ -13,7 +13,6 @@ from datetime import datetime
 from decimal import Decimal
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from django.conf import settings
 
@@ -21,6 +20,7 @@ from core.clock import shared_now
 from core.db import wait_limit
 from core.db.db_threads import in_db_thread
 from core.db.statement_pipeline import Statement
+from core.per_loop import PerLoop
 from core.process_name import process_name
 from core.work.leases import expired_before, has_expired, lease_until, lock
 from responses.runs import store
@@ -167,12 +167,10 @@ class _OpenCalls:
                     self._until[call_id] = soon
 
 
-_open_calls: WeakKeyDictionary[asyncio.AbstractEventLoop, _OpenCalls] = WeakKeyDictionary()
-
-
+@PerLoop
 def of_loop() -> _OpenCalls:
     """Return the open calls of the running event loop."""
-    return _open_calls.setdefault(asyncio.get_running_loop(), _OpenCalls())
+    return _OpenCalls()
 
 
 def _renew(call_ids: list[str], until: datetime) -> list[str]:

@@ -19,12 +19,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from core.compute import protocol, server
 from core.errors import Overloaded, retry_headers
 from core.load.turns import Turns
 from core.origin import origin
+from core.per_loop import PerLoop
 
 _SOURCE_ROOTS = [str(Path(__file__).parents[2]), str(Path(__file__).parents[3])]
 # A new request is refused if so many computations of its team wait, or of all teams together. The former is half of the
@@ -90,7 +90,7 @@ def configure(*, processes: int, refuses: bool, observe: Callable[[str], None]) 
 
 def waiting() -> int:
     """Return how many computations wait for a place."""
-    return sum(turns.waiting for turns in [*_by_loop.values()])
+    return sum(turns.waiting for turns in _turns.values())
 
 
 @contextmanager
@@ -141,16 +141,11 @@ async def compute(computation: Computation, *arguments: Any, waits: bool = False
 # -- turns -------------------------------------------------------------------------------------------------------------
 
 
-_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
-
-
+@PerLoop
 def _turns() -> Turns:
-    loop, processes = asyncio.get_running_loop(), _settings.processes
-    if loop not in _by_loop:
-        # A team gets all places but one, which other teams may need: otherwise its long computations would delay their
-        # short ones.
-        _by_loop[loop] = Turns(processes, of_key=max(1, processes - 1))
-    return _by_loop[loop]
+    # A team gets all places but one, which other teams may need: otherwise its long computations would delay their
+    # short ones.
+    return Turns(_settings.processes, of_key=max(1, _settings.processes - 1))
 
 
 def _check_queue(turns: Turns, team_id: str) -> None:

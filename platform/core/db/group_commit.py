@@ -18,6 +18,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from core.db import wait_limit
 from core.db.statement_pipeline import ConnectionLost, TransactionCancelled
 from core.load.load_limit import commit_times
+from core.per_loop import PerLoop
 from core.telemetry import metrics
 
 logger = logging.getLogger(__name__)
@@ -72,18 +73,11 @@ class GroupCommit(Generic[Change]):
         self._committer = committer
         self._reconnect_seconds = pauses
         self._waits_forever = False
-        self._by_loop: dict[asyncio.AbstractEventLoop, _LoopWriter[Change]] = {}
+        self._writers = PerLoop(lambda: _LoopWriter(self._committer(), self._pauses, lambda: self._waits_forever))
 
     def submit(self, change: Change) -> "asyncio.Future[None]":
         """Queue a change; changes are committed in the order of their submission. Await the future for the commit."""
-        loop = asyncio.get_running_loop()
-        writer = self._by_loop.get(loop)
-        if writer is None:
-            # Tests and short-lived commands close their loops; production processes have one.
-            for closed in [candidate for candidate in [*self._by_loop] if candidate.is_closed()]:
-                self._by_loop.pop(closed, None)
-            writer = self._by_loop[loop] = _LoopWriter(self._committer(), self._pauses, lambda: self._waits_forever)
-        return writer.submit(change)
+        return self._writers().submit(change)
 
     def wait_forever(self) -> None:
         """Wait for an unavailable database without a limit; for workers, whose runs no client is waiting for."""

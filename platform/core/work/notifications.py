@@ -22,6 +22,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from core.db import wait_limit
+from core.per_loop import PerLoop
 from core.telemetry import metrics
 
 logger = logging.getLogger(__name__)
@@ -242,18 +243,10 @@ async def wait_within(wake: asyncio.Event, seconds: float | None) -> bool:
     return True
 
 
-_by_loop: dict[asyncio.AbstractEventLoop, Notifications] = {}
-
-
+@PerLoop
 def loop_notifications() -> Notifications:
     """Return the notifications of the running event loop."""
-    loop = asyncio.get_running_loop()
-    if loop not in _by_loop:
-        # Tests and short-lived commands close their loops; production processes have one.
-        for closed in [candidate for candidate in _by_loop if candidate.is_closed()]:
-            del _by_loop[closed]
-        _by_loop[loop] = Notifications(settings.REDIS_URL)
-    return _by_loop[loop]
+    return Notifications(settings.REDIS_URL)
 
 
 def notify_from_thread(*channels: str) -> None:
