@@ -5,6 +5,7 @@ import platform
 import secrets
 import socket
 import threading
+from argparse import ArgumentParser
 from collections.abc import Iterable
 from ipaddress import ip_address
 from socketserver import ThreadingMixIn
@@ -33,6 +34,13 @@ def register() -> None:
     """Register the metrics that every process reports of itself."""
     metrics.BUILD.info({"version": settings.VERSION, "python": platform.python_version()})
     REGISTRY.register(PoolMetrics())
+
+
+def add_port_argument(parser: ArgumentParser) -> None:
+    """Add the option of a command for the port of its metrics."""
+    parser.add_argument(
+        "--metrics-port", type=int, default=settings.METRICS_PORT, help="port of the metrics (default: METRICS_PORT)"
+    )
 
 
 def exposition(*, of_system: bool) -> bytes:

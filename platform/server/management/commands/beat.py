@@ -42,12 +42,7 @@ class Command(BaseCommand):
 
     @override
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "--metrics-port",
-            type=int,
-            default=settings.METRICS_PORT,
-            help="port of the metrics (default: METRICS_PORT)",
-        )
+        metrics_server.add_port_argument(parser)
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:

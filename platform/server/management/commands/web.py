@@ -10,6 +10,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 from typing_extensions import override
 
+from server.metrics import metrics_server
 from server.safety import NotReady, refuse_unsafe_start
 from server.web.http_server import serve
 
@@ -24,12 +25,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--host", default="127.0.0.1")
         parser.add_argument("--port", type=int, default=settings.PORT)
-        parser.add_argument(
-            "--metrics-port",
-            type=int,
-            default=settings.METRICS_PORT,
-            help="port of the metrics (default: METRICS_PORT)",
-        )
+        metrics_server.add_port_argument(parser)
         parser.add_argument("--server", choices=["daphne", "uvicorn"], default="uvicorn")
         parser.add_argument(
             "--processes", type=int, default=os.cpu_count() or 1, help="processes on the port (default: one per core)"

@@ -57,12 +57,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--concurrency", type=int, default=200, help="maximum number of responses to run at the same time"
         )
-        parser.add_argument(
-            "--metrics-port",
-            type=int,
-            default=settings.METRICS_PORT,
-            help="port of the metrics (default: METRICS_PORT)",
-        )
+        metrics_server.add_port_argument(parser)
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:
