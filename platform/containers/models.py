@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from core.clock import now
 from core.ids import new_id
-from tenants.models import ApiKey, IdField, Team
+from tenants.models import ApiKey, IdField, TeamRow
 
 DATA = "/mnt/data"
 """Directory of a container's files."""
@@ -23,11 +23,10 @@ def container_file_id() -> str:
     return new_id("cfile")
 
 
-class Container(models.Model):
+class Container(TeamRow):
     """An isolated environment where code runs. It exists until it was idle for a while or is deleted."""
 
     id = IdField(default=container_id)
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     name = models.CharField(max_length=255)
     memory_limit = models.CharField(max_length=3, default="1g")
@@ -66,11 +65,10 @@ class FileSource(models.TextChoices):
     ASSISTANT = "assistant", "Assistant"
 
 
-class ContainerFile(models.Model):
+class ContainerFile(TeamRow):
     """A file that is or was in a container. `changed` is the modification time as the sandbox service reports it."""
 
     id = IdField(default=container_file_id)
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     container = models.ForeignKey(Container, on_delete=models.CASCADE, related_name="files", db_index=False)
     path = models.CharField(max_length=1024)
     size = models.BigIntegerField(help_text="Size in bytes.")
