@@ -3,6 +3,8 @@
 The order is OpenAI's, because client libraries rely on it.
 """
 
+from collections.abc import Callable, Mapping
+
 from engine.events.tools import (
     CodeInterpreterCallCodeDelta,
     CodeInterpreterCallCodeDone,
@@ -12,6 +14,7 @@ from engine.events.tools import (
     FileSearchCallCompleted,
     FileSearchCallInProgress,
     FileSearchCallSearching,
+    HostedToolEvent,
     ImageGenerationCallCompleted,
     ImageGenerationCallGenerating,
     ImageGenerationCallInProgress,
@@ -37,8 +40,10 @@ from engine.events.types import (
     ShellCallCommandDone,
 )
 
+# Creates the event of an item, from its id and its output index.
+_New = Callable[[str, int], HostedToolEvent]
 # Events for the start, the work and the end of a call, by item type.
-_STATES = {
+_STATES: Mapping[str, tuple[_New, _New, _New]] = {
     "web_search_call": (WebSearchCallInProgress, WebSearchCallSearching, WebSearchCallCompleted),
     "file_search_call": (FileSearchCallInProgress, FileSearchCallSearching, FileSearchCallCompleted),
     "code_interpreter_call": (

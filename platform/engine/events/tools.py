@@ -1,112 +1,85 @@
 """Events of hosted tool calls, MCP servers and compactions."""
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from engine.events.base import ItemEvent
+from engine.events.base import ItemEvent, event_type
 
 
-@dataclass(slots=True)
+@event_type("response.web_search_call.in_progress")
 class WebSearchCallInProgress(ItemEvent):
     """A web search starts."""
 
-    type: Literal["response.web_search_call.in_progress"] = "response.web_search_call.in_progress"
 
-
-@dataclass(slots=True)
+@event_type("response.web_search_call.searching")
 class WebSearchCallSearching(ItemEvent):
     """The web is being searched."""
 
-    type: Literal["response.web_search_call.searching"] = "response.web_search_call.searching"
 
-
-@dataclass(slots=True)
+@event_type("response.web_search_call.completed")
 class WebSearchCallCompleted(ItemEvent):
     """The search has its results."""
 
-    type: Literal["response.web_search_call.completed"] = "response.web_search_call.completed"
 
-
-@dataclass(slots=True)
+@event_type("response.file_search_call.in_progress")
 class FileSearchCallInProgress(ItemEvent):
     """A file search starts."""
 
-    type: Literal["response.file_search_call.in_progress"] = "response.file_search_call.in_progress"
 
-
-@dataclass(slots=True)
+@event_type("response.file_search_call.searching")
 class FileSearchCallSearching(ItemEvent):
     """The files are being searched."""
 
-    type: Literal["response.file_search_call.searching"] = "response.file_search_call.searching"
 
-
-@dataclass(slots=True)
+@event_type("response.file_search_call.completed")
 class FileSearchCallCompleted(ItemEvent):
     """The search has its results."""
 
-    type: Literal["response.file_search_call.completed"] = "response.file_search_call.completed"
 
-
-@dataclass(slots=True)
+@event_type("response.code_interpreter_call.in_progress")
 class CodeInterpreterCallInProgress(ItemEvent):
     """A code interpreter call starts."""
 
-    type: Literal["response.code_interpreter_call.in_progress"] = "response.code_interpreter_call.in_progress"
 
-
-@dataclass(slots=True)
+@event_type("response.code_interpreter_call.interpreting")
 class CodeInterpreterCallInterpreting(ItemEvent):
     """The code is running."""
 
-    type: Literal["response.code_interpreter_call.interpreting"] = "response.code_interpreter_call.interpreting"
 
-
-@dataclass(slots=True)
+@event_type("response.code_interpreter_call.completed")
 class CodeInterpreterCallCompleted(ItemEvent):
     """The code has finished."""
 
-    type: Literal["response.code_interpreter_call.completed"] = "response.code_interpreter_call.completed"
 
-
-@dataclass(slots=True)
+@event_type("response.code_interpreter_call_code.delta")
 class CodeInterpreterCallCodeDelta(ItemEvent):
     """Next piece of the code."""
 
     delta: str
-    type: Literal["response.code_interpreter_call_code.delta"] = "response.code_interpreter_call_code.delta"
 
 
-@dataclass(slots=True)
+@event_type("response.code_interpreter_call_code.done")
 class CodeInterpreterCallCodeDone(ItemEvent):
     """Complete code."""
 
     code: str
-    type: Literal["response.code_interpreter_call_code.done"] = "response.code_interpreter_call_code.done"
 
 
-@dataclass(slots=True)
+@event_type("response.image_generation_call.in_progress")
 class ImageGenerationCallInProgress(ItemEvent):
     """An image generation call starts."""
 
-    type: Literal["response.image_generation_call.in_progress"] = "response.image_generation_call.in_progress"
 
-
-@dataclass(slots=True)
+@event_type("response.image_generation_call.generating")
 class ImageGenerationCallGenerating(ItemEvent):
     """The image is being generated."""
 
-    type: Literal["response.image_generation_call.generating"] = "response.image_generation_call.generating"
 
-
-@dataclass(slots=True)
+@event_type("response.image_generation_call.completed")
 class ImageGenerationCallCompleted(ItemEvent):
     """The image is complete."""
 
-    type: Literal["response.image_generation_call.completed"] = "response.image_generation_call.completed"
 
-
-@dataclass(slots=True)
+@event_type("response.image_generation_call.partial_image")
 class ImageGenerationCallPartialImage(ItemEvent):
     """Partial image."""
 
@@ -116,90 +89,71 @@ class ImageGenerationCallPartialImage(ItemEvent):
     output_format: str | None = None
     quality: str | None = None
     size: str | None = None
-    type: Literal["response.image_generation_call.partial_image"] = "response.image_generation_call.partial_image"
 
 
-@dataclass(slots=True)
+@event_type("response.compaction.compacting")
 class CompactionCompacting(ItemEvent):
     """The conversation is being compacted."""
 
-    type: Literal["response.compaction.compacting"] = "response.compaction.compacting"
 
-
-@dataclass(slots=True)
+@event_type("response.shell_call_output_content.delta")
 class ShellCallOutputContentDelta(ItemEvent):
     """Next piece of a shell command's output."""
 
     command_index: int
     delta: dict[str, str]
-    type: Literal["response.shell_call_output_content.delta"] = "response.shell_call_output_content.delta"
 
 
-@dataclass(slots=True)
+@event_type("response.shell_call_output_content.done")
 class ShellCallOutputContentDone(ItemEvent):
     """Complete output of a shell command, and its outcome."""
 
     command_index: int
     output: list[dict[str, Any]]
-    type: Literal["response.shell_call_output_content.done"] = "response.shell_call_output_content.done"
 
 
-@dataclass(slots=True)
+@event_type("response.mcp_list_tools.in_progress")
 class McpListToolsInProgress(ItemEvent):
     """The server is asked for its tools."""
 
-    type: Literal["response.mcp_list_tools.in_progress"] = "response.mcp_list_tools.in_progress"
 
-
-@dataclass(slots=True)
+@event_type("response.mcp_list_tools.completed")
 class McpListToolsCompleted(ItemEvent):
     """The server returned its tools."""
 
-    type: Literal["response.mcp_list_tools.completed"] = "response.mcp_list_tools.completed"
 
-
-@dataclass(slots=True)
+@event_type("response.mcp_list_tools.failed")
 class McpListToolsFailed(ItemEvent):
     """The server did not return its tools; the item contains the reason."""
 
-    type: Literal["response.mcp_list_tools.failed"] = "response.mcp_list_tools.failed"
 
-
-@dataclass(slots=True)
+@event_type("response.mcp_call.in_progress")
 class McpCallInProgress(ItemEvent):
     """A tool of the server is called."""
 
-    type: Literal["response.mcp_call.in_progress"] = "response.mcp_call.in_progress"
 
-
-@dataclass(slots=True)
+@event_type("response.mcp_call_arguments.delta")
 class McpCallArgumentsDelta(ItemEvent):
     """Next piece of a call's arguments."""
 
     delta: str
-    type: Literal["response.mcp_call_arguments.delta"] = "response.mcp_call_arguments.delta"
 
 
-@dataclass(slots=True)
+@event_type("response.mcp_call_arguments.done")
 class McpCallArgumentsDone(ItemEvent):
     """Complete arguments of a call."""
 
     arguments: str
-    type: Literal["response.mcp_call_arguments.done"] = "response.mcp_call_arguments.done"
 
 
-@dataclass(slots=True)
+@event_type("response.mcp_call.completed")
 class McpCallCompleted(ItemEvent):
     """The tool returned."""
 
-    type: Literal["response.mcp_call.completed"] = "response.mcp_call.completed"
 
-
-@dataclass(slots=True)
+@event_type("response.mcp_call.failed")
 class McpCallFailed(ItemEvent):
     """The tool or its server failed; the item contains the error."""
-
-    type: Literal["response.mcp_call.failed"] = "response.mcp_call.failed"
 
 
 HostedToolEvent = (

@@ -5,12 +5,21 @@ event, which is also its form in the event log.
 """
 
 import secrets
-from dataclasses import dataclass, field
-from typing import Literal, get_args
+from dataclasses import field
+from typing import get_args
 
 import orjson
 
-from engine.events.base import Body, CommandEvent, ItemEvent, PartEvent, ResponseEvent, SummaryEvent
+from engine.events.base import (
+    BaseEvent,
+    Body,
+    CommandEvent,
+    ItemEvent,
+    PartEvent,
+    ResponseEvent,
+    SummaryEvent,
+    event_type,
+)
 from engine.events.tools import (
     CodeInterpreterCallCodeDelta,
     CodeInterpreterCallCodeDone,
@@ -22,236 +31,201 @@ from engine.events.tools import (
 __all__ = ["Body"]
 
 
-@dataclass(slots=True)
+@event_type("response.created")
 class ResponseCreated(ResponseEvent):
     """The response exists; always the first event."""
 
-    type: Literal["response.created"] = "response.created"
 
-
-@dataclass(slots=True)
+@event_type("response.queued")
 class ResponseQueued(ResponseEvent):
     """The run waits for a worker."""
 
-    type: Literal["response.queued"] = "response.queued"
 
-
-@dataclass(slots=True)
+@event_type("response.in_progress")
 class ResponseInProgress(ResponseEvent):
     """The run starts."""
 
-    type: Literal["response.in_progress"] = "response.in_progress"
 
-
-@dataclass(slots=True)
+@event_type("response.completed")
 class ResponseCompleted(ResponseEvent):
     """Terminal: the run succeeded."""
 
-    type: Literal["response.completed"] = "response.completed"
 
-
-@dataclass(slots=True)
+@event_type("response.incomplete")
 class ResponseIncomplete(ResponseEvent):
     """Terminal: cut by a token limit or a content filter."""
 
-    type: Literal["response.incomplete"] = "response.incomplete"
 
-
-@dataclass(slots=True)
+@event_type("response.failed")
 class ResponseFailed(ResponseEvent):
     """Terminal: the run failed; see `response.error`."""
 
-    type: Literal["response.failed"] = "response.failed"
 
-
-@dataclass(slots=True)
-class ErrorEvent:
+@event_type("error")
+class ErrorEvent(BaseEvent):
     """Error of the run, nested in `error` as the SDKs expect; `response.failed` follows."""
 
     error: Body
-    type: Literal["error"] = "error"
 
 
-@dataclass(slots=True)
-class OutputItemAdded:
+@event_type("response.output_item.added")
+class OutputItemAdded(BaseEvent):
     """An item was added, with empty values."""
 
     output_index: int
     item: Body
-    type: Literal["response.output_item.added"] = "response.output_item.added"
 
 
-@dataclass(slots=True)
-class OutputItemDone:
+@event_type("response.output_item.done")
+class OutputItemDone(BaseEvent):
     """An item is complete."""
 
     output_index: int
     item: Body
-    type: Literal["response.output_item.done"] = "response.output_item.done"
 
 
-@dataclass(slots=True)
+@event_type("response.content_part.added")
 class ContentPartAdded(PartEvent):
     """A content part was added, with empty values."""
 
     part: Body
-    type: Literal["response.content_part.added"] = "response.content_part.added"
 
 
-@dataclass(slots=True)
+@event_type("response.content_part.done")
 class ContentPartDone(PartEvent):
     """A content part is complete."""
 
     part: Body
-    type: Literal["response.content_part.done"] = "response.content_part.done"
 
 
-@dataclass(slots=True)
+@event_type("response.output_text.delta")
 class OutputTextDelta(PartEvent):
     """Next piece of a text."""
 
     delta: str
     logprobs: list[Body] = field(default_factory=list)
-    type: Literal["response.output_text.delta"] = "response.output_text.delta"
 
 
-@dataclass(slots=True)
+@event_type("response.output_text.done")
 class OutputTextDone(PartEvent):
     """Complete text of a content part."""
 
     text: str
     logprobs: list[Body] = field(default_factory=list)
-    type: Literal["response.output_text.done"] = "response.output_text.done"
 
 
-@dataclass(slots=True)
+@event_type("response.output_text.annotation.added")
 class OutputTextAnnotationAdded(PartEvent):
     """A citation was added to a text part, at `annotation_index` of its `annotations`."""
 
     annotation_index: int
     annotation: Body
-    type: Literal["response.output_text.annotation.added"] = "response.output_text.annotation.added"
 
 
-@dataclass(slots=True)
+@event_type("response.refusal.delta")
 class RefusalDelta(PartEvent):
     """Next piece of a refusal."""
 
     delta: str
-    type: Literal["response.refusal.delta"] = "response.refusal.delta"
 
 
-@dataclass(slots=True)
+@event_type("response.refusal.done")
 class RefusalDone(PartEvent):
     """Complete refusal."""
 
     refusal: str
-    type: Literal["response.refusal.done"] = "response.refusal.done"
 
 
-@dataclass(slots=True)
+@event_type("response.reasoning_text.delta")
 class ReasoningTextDelta(PartEvent):
     """Next piece of raw reasoning."""
 
     delta: str
-    type: Literal["response.reasoning_text.delta"] = "response.reasoning_text.delta"
 
 
-@dataclass(slots=True)
+@event_type("response.reasoning_text.done")
 class ReasoningTextDone(PartEvent):
     """Complete raw reasoning of a content part."""
 
     text: str
-    type: Literal["response.reasoning_text.done"] = "response.reasoning_text.done"
 
 
-@dataclass(slots=True)
+@event_type("response.reasoning_summary_part.added")
 class ReasoningSummaryPartAdded(SummaryEvent):
     """A part of a reasoning summary was added."""
 
     part: Body
-    type: Literal["response.reasoning_summary_part.added"] = "response.reasoning_summary_part.added"
 
 
-@dataclass(slots=True)
+@event_type("response.reasoning_summary_part.done")
 class ReasoningSummaryPartDone(SummaryEvent):
     """A part of a reasoning summary is complete."""
 
     part: Body
-    type: Literal["response.reasoning_summary_part.done"] = "response.reasoning_summary_part.done"
 
 
-@dataclass(slots=True)
+@event_type("response.reasoning_summary_text.delta")
 class ReasoningSummaryTextDelta(SummaryEvent):
     """Next piece of a reasoning summary."""
 
     delta: str
-    type: Literal["response.reasoning_summary_text.delta"] = "response.reasoning_summary_text.delta"
 
 
-@dataclass(slots=True)
+@event_type("response.reasoning_summary_text.done")
 class ReasoningSummaryTextDone(SummaryEvent):
     """Complete text of a part of a reasoning summary."""
 
     text: str
-    type: Literal["response.reasoning_summary_text.done"] = "response.reasoning_summary_text.done"
 
 
-@dataclass(slots=True)
+@event_type("response.function_call_arguments.delta")
 class FunctionCallArgumentsDelta(ItemEvent):
     """Next piece of a call's arguments."""
 
     delta: str
-    type: Literal["response.function_call_arguments.delta"] = "response.function_call_arguments.delta"
 
 
-@dataclass(slots=True)
+@event_type("response.function_call_arguments.done")
 class FunctionCallArgumentsDone(ItemEvent):
     """Complete arguments. `name` is not in OpenAI's current schema, but older SDKs read it."""
 
     name: str
     arguments: str
-    type: Literal["response.function_call_arguments.done"] = "response.function_call_arguments.done"
 
 
-@dataclass(slots=True)
+@event_type("response.custom_tool_call_input.delta")
 class CustomToolCallInputDelta(ItemEvent):
     """Next piece of a custom tool's input."""
 
     delta: str
-    type: Literal["response.custom_tool_call_input.delta"] = "response.custom_tool_call_input.delta"
 
 
-@dataclass(slots=True)
+@event_type("response.custom_tool_call_input.done")
 class CustomToolCallInputDone(ItemEvent):
     """Complete input of a custom tool."""
 
     input: str
-    type: Literal["response.custom_tool_call_input.done"] = "response.custom_tool_call_input.done"
 
 
-@dataclass(slots=True)
+@event_type("response.shell_call_command.added")
 class ShellCallCommandAdded(CommandEvent):
     """A command of a shell call was added."""
 
     command: str
-    type: Literal["response.shell_call_command.added"] = "response.shell_call_command.added"
 
 
-@dataclass(slots=True)
+@event_type("response.shell_call_command.delta")
 class ShellCallCommandDelta(CommandEvent):
     """Next piece of a shell command."""
 
     delta: str
-    type: Literal["response.shell_call_command.delta"] = "response.shell_call_command.delta"
 
 
-@dataclass(slots=True)
+@event_type("response.shell_call_command.done")
 class ShellCallCommandDone(CommandEvent):
     """Complete shell command."""
 
     command: str
-    type: Literal["response.shell_call_command.done"] = "response.shell_call_command.done"
 
 
 Delta = (
@@ -328,7 +302,6 @@ def frame(event: Event, sequence_number: int, *, obfuscate: bool = False) -> byt
         kind,
         kind,
         sequence_number,
-        # `type` is the last field of every class: it is cut off here, because on the wire it comes first.
-        body[1 : -len(kind) - 11],
+        body[1:-1],
         padding,
     )

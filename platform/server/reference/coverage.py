@@ -274,7 +274,7 @@ ITEMS = (
     ),
 )
 # Read from the union of events, so an event cannot be missing.
-EVENTS: Sequence[str] = [get_args(kind.__annotations__["type"])[0] for kind in get_args(Event)]
+EVENTS: Sequence[str] = [kind.type for kind in get_args(Event)]
 
 
 def update_tables(manual: str) -> str:
