@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import orjson
 import redis
 import redis.asyncio
-import redis.retry
 from django.conf import settings
 from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from core.per_loop import PerLoop
+from core.work.notifications import blocking_client
 from limits.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
@@ -64,12 +64,7 @@ def client() -> Any:
 
 @cache
 def _client(url: str, *, retries: int) -> Any:
-    return redis.Redis.from_url(
-        url,
-        socket_connect_timeout=_TIMEOUT_SECONDS,
-        socket_timeout=_TIMEOUT_SECONDS,
-        retry=redis.retry.Retry(NoBackoff(), retries),
-    )
+    return blocking_client(url, seconds=_TIMEOUT_SECONDS, retries=retries)
 
 
 class _Request(NamedTuple):

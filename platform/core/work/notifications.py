@@ -261,14 +261,10 @@ def notify_from_thread(*channels: str) -> None:
         logger.warning("a notification cannot be sent: %s", error)
 
 
-def blocking_client(url: str) -> "redis.Redis":
-    """Return a client for code without an event loop. It gives up within a second."""
-    return redis.Redis.from_url(
-        url,
-        socket_connect_timeout=_BLOCKING_TIMEOUT_SECONDS,
-        socket_timeout=_BLOCKING_TIMEOUT_SECONDS,
-        retry=redis.retry.Retry(NoBackoff(), 1),
-    )
+def blocking_client(url: str, *, seconds: float = _BLOCKING_TIMEOUT_SECONDS, retries: int = 1) -> "redis.Redis":
+    """Return a client for code without an event loop. By default, it gives up within a second."""
+    retry = redis.retry.Retry(NoBackoff(), retries)
+    return redis.Redis.from_url(url, socket_connect_timeout=seconds, socket_timeout=seconds, retry=retry)
 
 
 _shared_client = cache(blocking_client)

@@ -22,7 +22,6 @@ from urllib.parse import urlsplit
 
 import psycopg
 import redis
-import redis.retry
 from django.conf import settings
 from django.db import DatabaseError, connection, transaction
 from django.db.migrations.loader import MigrationLoader
@@ -30,7 +29,6 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from redis.backoff import NoBackoff
 
 from console.widgets import size
 from containers import services as containers
@@ -38,6 +36,7 @@ from core.clock import now
 from core.db.database import database_conninfo
 from core.work import heartbeats, task_runs
 from core.work.heartbeats import Heartbeat
+from core.work.notifications import blocking_client
 from responses.admin import configuration
 from responses.admin.live import queries
 from responses.models.batches import OPEN_BATCHES, Batch
@@ -425,12 +424,7 @@ def _redis_version(info: dict[str, Any] | None) -> str:
 
 def _redis() -> Any:
     # No retries and a short timeout: the page must show that Redis is down instead of waiting for it.
-    return redis.Redis.from_url(
-        settings.REDIS_URL,
-        socket_connect_timeout=_REDIS_SECONDS,
-        socket_timeout=_REDIS_SECONDS,
-        retry=redis.retry.Retry(NoBackoff(), 0),
-    )
+    return blocking_client(settings.REDIS_URL, seconds=_REDIS_SECONDS, retries=0)
 
 
 # -- health checks -----------------------------------------------------------------------------------------------------
@@ -478,9 +472,7 @@ def _check_database() -> str:
 
 
 def _check_redis() -> str:
-    with redis.Redis.from_url(
-        settings.REDIS_URL, socket_connect_timeout=_TIMEOUT_SECONDS, socket_timeout=_TIMEOUT_SECONDS
-    ) as client:
+    with blocking_client(settings.REDIS_URL, seconds=_TIMEOUT_SECONDS) as client:
         client.ping()
     return "responding"
 

@@ -18,6 +18,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from core.load.draining import draining
+from core.work.notifications import blocking_client
 from server.metrics import metrics_server
 from server.safety import unusable_database
 from server.web import warm_up
@@ -28,6 +29,7 @@ _READY_FOR_SECONDS = 2.0
 _SETTLED_SECONDS = 1.0
 # A server that hangs is as bad as none, and load balancers wait only seconds for a probe.
 _CHECK_SECONDS = 3.0
+_REDIS_SECONDS = 2.0
 _SLOW = "the database or Redis does not answer in time"
 _TIMES = struct.Struct("dd")
 # Each proxy adds some of these.
@@ -191,7 +193,7 @@ def _broker() -> str | None:
         # Requests do not need Redis then: listeners poll the database while it is away.
         return None
     try:
-        with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=2) as broker:
+        with blocking_client(settings.REDIS_URL, seconds=_REDIS_SECONDS) as broker:
             broker.ping()
     except redis.RedisError:
         return "Redis is unreachable"
