@@ -16,7 +16,7 @@ from core.ids import new_id
 from engine.converter.chat import Chunk
 from engine.events.types import DONE_FRAME
 from engine.turn import Usage
-from providers.clients import Form, UpstreamFailed, for_client, post, read_bytes
+from providers.clients import Form, UpstreamFailed, for_client, read_bytes
 from providers.event_stream import EventStreamDecoder, is_streamed, read_document, unnamed_event
 from providers.http_client import Answer
 from responses.passthrough.embeddings_moderations import endpoint_error
@@ -135,7 +135,7 @@ async def _pieces(forwarded: ForwardedRequest, reader: AnswerReader, call: Route
     try:
         async with (
             call.recorded(spent),
-            post(route, forwarded.path, body, attempts=call.attempts, may_repeat=call.may_repeat) as response,
+            call.post(forwarded.path, body) as response,
         ):
             if is_streamed(response):
                 sends_events = True

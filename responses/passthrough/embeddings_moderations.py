@@ -18,7 +18,7 @@ from core.ids import new_id
 from engine.compaction.token_estimate import tokens
 from engine.converter.chat import Chunk
 from engine.turn import Usage
-from providers.clients import UpstreamFailed, post
+from providers.clients import UpstreamFailed
 from providers.event_stream import read_document
 from providers.http_client import ErrorStatus
 from responses.requests.attachments import load_image_urls
@@ -199,9 +199,7 @@ async def forward(
     async with call.recorded(spent):
         try:
             values = {**sent, "model": route.upstream_model}
-            async with post(
-                route, f"/{passed.endpoint}", values, attempts=call.attempts, may_repeat=call.may_repeat
-            ) as response:
+            async with call.post(f"/{passed.endpoint}", values) as response:
                 answer = await read_document(response)
         except UpstreamFailed as failed:
             raise endpoint_error(failed, route, supports=passed.endpoint) from failed

@@ -17,7 +17,7 @@ from engine.compaction.token_estimate import tokens
 from engine.converter.base import reported_usage
 from engine.converter.chat import Chunk
 from engine.turn import Usage
-from providers.clients import Form, UpstreamFailed, post, read_bytes
+from providers.clients import Form, UpstreamFailed, read_bytes
 from providers.event_stream import EventStreamDecoder, is_streamed, read_document
 from responses.passthrough.embeddings_moderations import endpoint_error
 from responses.runs import cost_bounds
@@ -218,7 +218,7 @@ async def _sent(
             fields={name: "true" if value is True else str(value) for name, value in values.items()},
             files=[(file.field, (file.filename, file.content, file.content_type)) for file in uploads],
         )
-    async with post(call.route, path, body, attempts=call.attempts, may_repeat=call.may_repeat) as response:
+    async with call.post(path, body) as response:
         # Plain JSON, unless partial images were requested and the server streams them.
         if not is_streamed(response):
             yield await read_document(response)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from decimal import Decimal
@@ -15,6 +15,8 @@ from engine.converter.base import reported_usage
 from engine.turn import Attempt, Usage
 from limits import LEAST_OUTPUT, Demand, end_user_of
 from limits.throttle import is_limited
+from providers.clients import Form, post
+from providers.http_client import Answer
 from responses.runs import open_calls
 from responses.runs.reservations import LEAST_SHARE, CallReservation
 from responses.runs.rows import Row, new_row
@@ -93,6 +95,10 @@ class RoutedCall:
     def may_be_charged(self) -> bool:
         """True if the upstream has received the last request, and has not answered with an error."""
         return bool(self.attempts) and self.attempts[-1].may_be_charged
+
+    def post(self, path: str, body: dict[str, Any] | Form) -> AbstractAsyncContextManager[Answer]:
+        """Send the request to the upstream, as `providers.clients.post` does."""
+        return post(self.route, path, body, attempts=self.attempts, may_repeat=self.may_repeat)
 
     def unreported(self, *, output_tokens: int = 0) -> Usage:
         """Return the usage of a call whose upstream has reported none: an estimate, or nothing if it was refused."""

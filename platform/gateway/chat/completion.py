@@ -8,7 +8,7 @@ others expect `choices[0]` in every chunk.
 import asyncio
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,7 +29,7 @@ from gateway.chat.images import with_loaded_images
 from gateway.chat.requests import ChatRequest
 from limits import LEAST_OUTPUT, end_user_of
 from limits.throttle import is_limited
-from providers.clients import UpstreamFailed, for_client, post, read_bytes
+from providers.clients import UpstreamFailed, for_client, read_bytes
 from providers.dialects import dialect_of
 from providers.event_stream import EventStreamDecoder, is_streamed, read_document, unnamed_event
 from providers.http_client import Answer
@@ -50,9 +50,7 @@ async def complete(*, principal: Principal, body: ChatRequest, request: RequestI
     values = {**capabilities.upstream_values(call.sent, call.route), "stream": False} | await call.reserve()
     await call.open()
     try:
-        async with post(
-            call.route, "/chat/completions", values, attempts=call.attempts, may_repeat=call.may_repeat
-        ) as response:
+        async with call.post(values) as response:
             completion = with_valid_usage(await read_document(response))
     except UpstreamFailed as failed:
         await call.end(outcome="failed")
@@ -83,9 +81,7 @@ async def stream(*, principal: Principal, body: ChatRequest, request: RequestInf
     # Opened here and not in the generator: errors before the first byte must become HTTP errors.
     stack = AsyncExitStack()
     try:
-        response = await stack.enter_async_context(
-            post(call.route, "/chat/completions", values, attempts=call.attempts, may_repeat=call.may_repeat)
-        )
+        response = await stack.enter_async_context(call.post(values))
     except UpstreamFailed as failed:
         await call.end(outcome="failed")
         raise failed.failure.as_api_error() from failed
@@ -149,7 +145,6 @@ class _ChatCall:
     def __init__(self, routed: RoutedCall, request: ChatRequest, sent: ChatRequest) -> None:
         self.sent = sent
         self.route = routed.route
-        self.attempts = routed.attempts
         # Stored completions get an id from us, as the ids of different upstreams may collide.
         self.own_id = stored.completion_id() if request.body.store else None
         self._routed = routed
@@ -161,10 +156,9 @@ class _ChatCall:
         self._limit = request.body.max_completion_tokens or request.body.max_tokens
         self._ended: asyncio.Future[None] | None = None
 
-    @property
-    def may_repeat(self) -> bool:
-        """See `RoutedCall.may_repeat`."""
-        return self._routed.may_repeat
+    def post(self, values: dict[str, Any]) -> AbstractAsyncContextManager[Answer]:
+        """Send the request to the upstream."""
+        return self._routed.post("/chat/completions", values)
 
     async def reserve(self) -> dict[str, Any]:
         """Reserve the limits of the call. Return the parameter with the maximum of output, empty without one."""

@@ -10,7 +10,7 @@ from django.conf import settings
 from core.errors import ApiError, Failure, RateLimited, UnsupportedValue, UpstreamError
 from engine.compaction.token_estimate import tokens
 from engine.turn import Usage
-from providers.clients import UpstreamFailed, post
+from providers.clients import UpstreamFailed
 from providers.event_stream import read_document
 from responses.models.vector_stores import VectorStore
 from responses.runs import cost_bounds
@@ -83,9 +83,7 @@ async def _call(call: RoutedCall, texts: Sequence[str], object_id: str) -> list[
         return object_id, call.input_usage(answer.get("usage"))
 
     async with call.recorded(spent):
-        async with post(
-            call.route, "/embeddings", values, attempts=call.attempts, may_repeat=call.may_repeat
-        ) as response:
+        async with call.post("/embeddings", values) as response:
             answer = await read_document(response)
         return _vectors(answer, len(texts))
 
