@@ -24,7 +24,7 @@ from throttled.rate_limiter.gcra import RedisLimitAtomicActionSpec
 
 from benchmarks.stack import running_servers
 
-OURS = (Path(__file__).parent.parent / "tenants" / "limits" / "script.lua").read_text()
+OURS = (Path(__file__).parent.parent / "platform" / "limits" / "script.lua").read_text()
 # Its keys expire in real time, while the times of the sequences pass at once.
 THEIRS = f"""
     local real, at = redis, {{ARGV[4], ARGV[5]}}
