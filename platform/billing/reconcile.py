@@ -288,7 +288,7 @@ def read_openai(path: Path, *, client: str = "") -> list[InvoiceLine]:
             for result in bucket["results"]
         ]
     except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise InvalidInvoice(f"{path.name} is no answer of OpenAI's usage API: {error!r}.") from error
+        raise InvalidInvoice(f"{path.name} is not an answer of OpenAI's usage API: {error!r}.") from error
 
 
 def _amount(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -372,7 +372,7 @@ def _by_request(lines: Sequence[InvoiceLine], rows: Sequence[Mapping[str, Any]])
             explanation = ""
             if unnamed > 0:
                 unnamed -= 1
-                explanation = "estimated: no answer of this request reached a process that lived"
+                explanation = "estimated: the process ended before it received an answer"
             yield Difference(
                 part="invoice", subject=subject, name="requests", records="0", other="1", explanation=explanation
             )
@@ -456,7 +456,7 @@ def _explanation(name: str, theirs: Decimal, own: _Own, *, step: Decimal, tokens
     """Return the fact of the records that explains a figure of the invoice; "" if there is none."""
     ours, count = own.totals[name], int(own.estimates["requests"])
     if theirs == own.by_start[name]:
-        return "calls that began on another day than they ended"
+        return "calls that began and ended on different days"
     if name == "requests":
         # It is unknown whether an estimated call was sent.
         if ours - own.refused - count <= theirs < ours:

@@ -289,13 +289,13 @@ SteeringNotSupported = _coded(
 PriceUnknown = _coded(
     BadRequest,
     "price_unknown",
-    "The model has no price, so its calls cannot be kept within a hard budget.",
+    "The model has no price, so a hard budget cannot cover its calls.",
     param="model",
 )
 CostUnbounded = _coded(
     PriceUnknown,
     "cost_unbounded",
-    "The most that the call can cost is not known, so it cannot be kept within a hard budget.",
+    "The maximum cost of the call is unknown, so a hard budget cannot cover it.",
 )
 
 UPSTREAM_REJECTIONS = (

@@ -277,7 +277,7 @@ def parse_chat(body: bytes) -> DemoChatRequest:
             choice is not None and choice.type == "function" and named not in names,
             "tool_choice",
             Code.INVALID_VALUE,
-            "'tool_choice' names no offered function.",
+            "'tool_choice' does not name an offered function.",
         ),
     )
     for is_wrong, param, code, message in defects:

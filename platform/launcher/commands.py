@@ -119,7 +119,7 @@ def up_parser() -> Parser:
     parser.add_argument(
         "--connect",
         action="store_true",
-        help="connect the model servers that run on this machine (Ollama, LM Studio, vLLM, llama.cpp, SGLang) unasked",
+        help="connect the model servers on this machine (Ollama, LM Studio, vLLM, llama.cpp, SGLang) without asking",
     )
     _add_no_input(parser)
     return parser
@@ -128,13 +128,13 @@ def up_parser() -> Parser:
 def install_parser() -> Parser:
     """Return the parser of `install`."""
     parser = Parser("install", "Create .venv and install the packages that `up` and the other commands need.")
-    parser.add_argument("--dev", action="store_true", help="also install what the tests need")
+    parser.add_argument("--dev", action="store_true", help="also install the packages for the tests")
     parser.add_argument(
-        "--telemetry", action="store_true", help="also install what exports traces and metrics over OpenTelemetry"
+        "--telemetry", action="store_true", help="also install the packages for OpenTelemetry traces and metrics"
     )
     parser.add_argument("--llama", action="store_true", help="also install llama.cpp, for `up --model-file`")
     parser.add_argument(
-        "--compile", action="store_true", help="compile bytecode, for images in which processes may not write it"
+        "--compile", action="store_true", help="compile bytecode, for images whose processes cannot write it"
     )
     _add_no_input(parser)
     return parser

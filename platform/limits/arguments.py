@@ -38,7 +38,9 @@ def add_limit_arguments(parser: ArgumentParser) -> None:
     )
     budget.add_argument("--budget-period", choices=Period.values, default=Period.MONTH.value, help="default: month")
     budget.add_argument("--soft", action="store_true", help="only alert when the budget is used up")
-    budget.add_argument("--alert-at", type=_percents, metavar="P,P", help="percentages that alert (default: 50,80,100)")
+    budget.add_argument(
+        "--alert-at", type=_percents, metavar="P,P", help="percentages at which to alert (default: 50,80,100)"
+    )
 
 
 def has_limits(options: Mapping[str, Any]) -> bool:

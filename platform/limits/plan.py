@@ -289,7 +289,7 @@ def _amounts(demand: Demand, budgets: Sequence[_Budget], most: int | None) -> tu
         return _units(worst), _units(smallest)
     refusing = [limit.subject for limit in budgets if not limit.budget.allows_unknown_prices]
     if refusing:
-        raise PriceUnknown(f"The model has no price, without which the budget of {whose(refusing[0])} cannot be kept.")
+        raise PriceUnknown(f"The model has no price, so the hard budget of {whose(refusing[0])} cannot cover the call.")
     return 0, None
 
 

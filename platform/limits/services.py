@@ -102,7 +102,7 @@ def set_budget(
 def _locked(team: Team, api_key: ApiKey | None, end_user: str) -> LimitSet:
     """Return the limit set of a subject, locked; creates it without limits if there is none."""
     if api_key is not None and (end_user or api_key.team_id != team.pk):
-        raise ValidationError("Limits are of a team, of one of its API keys, or of an end user.")
+        raise ValidationError("A limit applies to a team, to one of its API keys, or to an end user.")
     LimitSet.objects.get_or_create(team=team, api_key=api_key, end_user=end_user)
     return LimitSet.objects.select_for_update().get(team=team, api_key=api_key, end_user=end_user)
 

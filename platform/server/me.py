@@ -88,7 +88,7 @@ class MeView(ApiView, path="me"):
         query=(QueryArgument("end_user", [parameter("end_user", STRING)], _end_user),),
         returns=_ME,
         errors=(400, 401, 503),
-        note="any key: its team, scopes, models, tools, limits and budgets with what is left, and expiry",
+        note="any key: its team, scopes, models, tools and expiry, and the remaining limits and budgets",
     )
     def get(self, request: ApiRequest, end_user: str) -> Response:
         return Response(key_status(request.principal, end_user=end_user))

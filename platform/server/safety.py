@@ -69,7 +69,7 @@ def weak_secret() -> str | None:
         try:
             Fernet(key)
         except ValueError:
-            return f"ENCRYPTION_KEYS contains a value that is no Fernet key: {hint}"
+            return f"ENCRYPTION_KEYS contains a value that is not a Fernet key: {hint}"
     # Includes secrets of other programs: a reader of one program's configuration must not learn another secret.
     owners: dict[str, str] = {}
     # Chosen by the identity provider, so its strength is not checked.

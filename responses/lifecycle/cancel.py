@@ -29,7 +29,7 @@ from tenants.audit import audit
 from tenants.principal import Principal
 
 _ENDED_BY_OPERATOR = Failure.of(
-    ServerError("This response was ended by an operator. The output contains what was finished before.")
+    ServerError("This response was ended by an operator. The output contains the steps that were finished before.")
 )
 
 

@@ -28,20 +28,22 @@ from tenants.models import Team
 logger = logging.getLogger(__name__)
 _BATCH_SIZE = 100
 _PROCESS_DIED = Failure.of(
-    ServerError("The server that was running this response stopped. The output contains what was finished before.")
+    ServerError(
+        "The server that was running this response stopped. The output contains the steps that were finished before."
+    )
 )
 
 _NO_ATTEMPTS_LEFT = Failure.of(
     ServerError(
         "Every server that tried to run this response stopped, and there are no attempts left. "
-        "The output contains what was finished before."
+        "The output contains the steps that were finished before."
     )
 )
 
 _ENDS_ITS_PROCESS = Failure.of(
     ServerError(
-        "The response ended the process that ran it, and then another one that ran nothing else. It is not tried "
-        "again. The output contains what was finished before."
+        "The response crashed the process that ran it, and then another process that ran nothing else. "
+        "It is not retried. The output contains the steps that were finished before."
     )
 )
 

@@ -58,7 +58,7 @@ def of_body(values: Mapping[str, Any], capabilities: Capabilities) -> Maxima:
     most = _input_tokens(contents, capabilities)
     if values.get("web_search_options") is not None:
         # The upstream adds the pages that it finds.
-        most = _window(capabilities, "web_search_options", "What a web search of the model's server adds to the input")
+        most = _window(capabilities, "web_search_options", "The input added by a web search of the model's server")
     return Maxima(input_tokens=most)
 
 
@@ -185,8 +185,8 @@ def _unbounded(param: str, subject: str, *names: str) -> Unbounded:
     listed = " or ".join(f"'{name}'" for name in names)
     return Unbounded(
         param,
-        f"{subject} has no known maximum, without which a hard budget cannot be kept. "
-        f"The operator can declare one: the capability {listed} of the model.",
+        f"{subject} has no known maximum, so a hard budget cannot cover the call. "
+        f"The operator can declare a maximum: the capability {listed} of the model.",
     )
 
 

@@ -21,7 +21,7 @@ _CLAIM_MARGIN = timedelta(seconds=5)
 _ENDPOINTS_AT_ONCE = 100
 _GIVE_UP_ON_ENDPOINT = timedelta(days=5)
 _REASONS = {
-    DisabledReason.GONE: "it answered 410 Gone",
+    DisabledReason.GONE: "the receiver answered 410 Gone",
     DisabledReason.FAILING: "no delivery has succeeded for five days",
 }
 # A failing endpoint gets one attempt at a time and is served after the healthy ones, so that a slow endpoint occupies

@@ -1,4 +1,4 @@
-"""The audit log: origin of events, digest chain, export, filters."""
+"""The audit log: origin of events, seals, export, filters."""
 
 import csv
 import io
@@ -41,7 +41,7 @@ def as_owner(sql: str, *values: Any) -> None:
 
 @pytest.fixture
 def sealed(caller: Caller) -> Iterator[AuditEvent]:
-    """An event in the digest chain. Its action is restored after the test."""
+    """A sealed event. Its action is restored after the test."""
     line = write(caller, after={"name": "first"})
     audit_seals.seal_pending_lines(at=now() + timedelta(minutes=2))
     yield line
@@ -71,7 +71,7 @@ def test_the_application_role_may_not_change_or_delete_events(change: str, calle
 
 
 @pytest.mark.slow
-def test_changing_an_event_breaks_the_digest_chain(admin: Client, sealed: AuditEvent) -> None:
+def test_a_seal_does_not_match_a_changed_event(admin: Client, sealed: AuditEvent) -> None:
     page = f"{LIST}{sealed.pk}/change/"
     assert "unchanged" in text(admin.get(page))
     assert list(audit_seals.verify()) == []
@@ -82,14 +82,14 @@ def test_changing_an_event_breaks_the_digest_chain(admin: Client, sealed: AuditE
         call_command("audit_check")
 
 
-def test_a_missing_event_breaks_the_digest_chain(sealed: AuditEvent) -> None:
+def test_a_seal_does_not_match_a_missing_event(sealed: AuditEvent) -> None:
     with scope.every_team():
         seal = AuditSeal.objects.get(first_id__lte=sealed.pk, last_id__gte=sealed.pk)
         seal.lines += 1
         assert "lines" in audit_seals.check(seal, "")
 
 
-def test_recent_events_are_not_in_the_digest_chain_yet(caller: Caller) -> None:
+def test_recent_events_are_not_sealed_yet(caller: Caller) -> None:
     line = write(caller)
     audit_seals.seal_pending_lines()
     with scope.every_team():

@@ -71,7 +71,7 @@ def test_a_value_that_serves_two_purposes_is_rejected(settings: Any, first: str,
 
 def test_an_encryption_key_of_the_wrong_form_is_rejected(settings: Any) -> None:
     settings.ENCRYPTION_KEYS = [Fernet.generate_key().decode(), "not-a-key"]
-    with pytest.raises(ImproperlyConfigured, match="ENCRYPTION_KEYS contains a value that is no Fernet key"):
+    with pytest.raises(ImproperlyConfigured, match="ENCRYPTION_KEYS contains a value that is not a Fernet key"):
         safety.refuse_unsafe_start()
 
 
@@ -158,7 +158,7 @@ def unsafe_starts(
             "generate_secrets` prints.",
             marks=pytest.mark.nightly,
         ),
-        ("invalid key", "ENCRYPTION_KEYS contains a value that is no Fernet key", "generate_secrets` prints."),
+        ("invalid key", "ENCRYPTION_KEYS contains a value that is not a Fernet key", "generate_secrets` prints."),
         ("shared secret", "SECRET_KEY and METRICS_TOKEN share a value", "generate_secrets` prints."),
         ("superuser", "DATABASE_URL uses the role 'platform_superuser'", "(docs/howto/operations.md)."),
         ("extension", "The database lacks the extension vector", "then `python3 manage.py migrate`."),

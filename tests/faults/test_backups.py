@@ -548,7 +548,7 @@ def made(servers: PrivateServers, tmp_path_factory: pytest.TempPathFactory) -> P
 def test_wrong_keys_are_refused_with_one_sentence(name: str, made: Path, target: Target) -> None:
     other = state.generate_secrets()[name]
     refused = manage("restore", str(made), **target.environment, **{name: other})
-    sentence = f"{name} is not that of the backup: set the value that was stored with its keys."
+    sentence = f"{name} differs from that of the backup: set the value that was stored with its keys."
     assert (refused.returncode, refused.stderr.strip()) == (1, f"CommandError: {sentence}")
 
 

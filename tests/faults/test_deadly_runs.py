@@ -70,7 +70,7 @@ def test_a_run_that_ends_two_processes_fails_with_the_reason(api: Api, script: S
     with killing(api, script, response_id) as killed:
         failed = ended(api, response_id, seconds=SECONDS)
     assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
-    assert "ended the process that ran it" in failed["error"]["message"]
+    assert "crashed the process that ran it" in failed["error"]["message"]
     assert len(killed) == len(script.received) == 2
     # The second process was not shared with other runs.
     assert [worker.pid in killed for worker in (first, second)].count(True) == 1
@@ -100,7 +100,7 @@ def test_a_run_that_ends_its_process_does_not_fail_others(
             gate.open()
             failed = ended(api, response_id, seconds=SECONDS)
             done = [ended(api, each, seconds=SECONDS) for each in others]
-    assert "ended the process that ran it" in failed["error"]["message"]
+    assert "crashed the process that ran it" in failed["error"]["message"]
     assert {each["status"] for each in done} == {"completed"}
     assert all(text_of(each)[-1].endswith("lo") for each in done)
     assert len(killed) <= 3

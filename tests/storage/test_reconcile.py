@@ -99,7 +99,7 @@ def test_a_call_over_midnight_counts_on_the_day_it_began(caller: Caller, tmp_pat
     add(caller)
     add(caller, occurred_at=DAY + timedelta(seconds=2), duration_ms=5000)
     found = reconciled(caller, "--invoice", csv_file(tmp_path, "2026-09-14,gpt,1,1000,200,100,0.0018"))
-    assert set(explanations(found).values()) == {"calls that began on another day than they ended"}
+    assert set(explanations(found).values()) == {"calls that began and ended on different days"}
 
 
 def test_an_invoice_in_cents_is_rounded(caller: Caller, tmp_path: Path) -> None:

@@ -33,21 +33,19 @@ HTTP_REQUESTS = Counter(
 )
 HTTP_DURATION = Histogram(
     "ors_http_request_duration_seconds",
-    "Time from the start of a request to the end of its answer, which for a stream is its last event.",
+    "Time from the start of a request to the end of its answer; the end of a stream is its last event.",
     ["route", "method"],
     buckets=_SECONDS,
 )
 CLIENT_DISCONNECTS = Counter(
     "ors_client_disconnects", "Requests whose client disconnected before the end of the answer.", ["route"]
 )
-REJECTED_REQUESTS = Counter(
-    "ors_rejected_requests", "Requests that were answered with an error, by its code.", ["reason"]
-)
+REJECTED_REQUESTS = Counter("ors_rejected_requests", "Requests that were answered with an error, by code.", ["reason"])
 LIMIT_REJECTIONS = Counter("ors_limit_rejections", "Requests that a limit or hard budget rejected.", ["limit"])
 OPEN_STREAMS = Gauge("ors_open_streams", "Streams of events and WebSocket connections that are open.", ["kind"])
 EVENT_LOOP_LAG = Histogram(
     "ors_event_loop_lag_seconds",
-    "How late the event loop runs a timer.",
+    "Delay of timers in the event loop.",
     buckets=(0.001, 0.005, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0),
 )
 
@@ -56,7 +54,7 @@ EVENT_LOOP_LAG = Histogram(
 RESPONSES = Counter("ors_responses", "Responses that have ended.", ["model", "mode", "status"])
 RESPONSE_DURATION = Histogram(
     "ors_response_duration_seconds",
-    "Time from the creation of a response to its end, with the wait of a background response.",
+    "Time from the creation of a response to its end, including the time in the queue.",
     ["mode"],
     buckets=_LONG_SECONDS,
 )
@@ -73,7 +71,7 @@ OUTPUT_RATE = Histogram(
     buckets=(1, 2, 5, 10, 20, 30, 50, 75, 100, 150, 200, 500),
 )
 ACTIVE_RUNS = Gauge("ors_active_runs", "Runs that the process executes.")
-TURNS = Counter("ors_turns", "Turns of runs, each of which is one answer of a model.", ["model", "outcome"])
+TURNS = Counter("ors_turns", "Turns of runs; a turn is one answer of a model.", ["model", "outcome"])
 TOKENS = Counter(
     "ors_tokens",
     "Tokens by kind. The input contains the cached tokens and the cache writes, the output the reasoning.",
@@ -95,14 +93,14 @@ DEAD_RUNS = Counter("ors_dead_runs", "Runs that were ended because their process
 # -- upstreams ---------------------------------------------------------------------------------------------------------
 
 UPSTREAM_REQUESTS = Counter(
-    "ors_upstream_requests", "HTTP requests to upstreams by status, with those of retries.", ["upstream", "code"]
+    "ors_upstream_requests", "HTTP requests to upstreams by status, including retries.", ["upstream", "code"]
 )
 UPSTREAM_ERRORS = Counter(
-    "ors_upstream_errors", "Requests to upstreams that failed, and answers that broke off.", ["upstream", "reason"]
+    "ors_upstream_errors", "Failed requests to upstreams, and interrupted answers.", ["upstream", "reason"]
 )
 UPSTREAM_DURATION = Histogram(
     "ors_upstream_response_seconds",
-    "Time until an upstream has begun its answer, which has ended by then if it is not streamed.",
+    "Time until an upstream begins its answer; for an answer that is not streamed, time until its end.",
     ["upstream"],
     buckets=_LONG_SECONDS,
 )
@@ -117,12 +115,12 @@ COMMIT_SIZE = Histogram(
 )
 COMMIT_DURATION = Histogram(
     "ors_group_commit_duration_seconds",
-    "Duration of a group commit, with the wait for the database during an outage.",
+    "Duration of a group commit, including the wait for an unavailable database.",
     buckets=_SHORT_SECONDS,
 )
 DB_THREAD_WAIT = Histogram(
     "ors_db_thread_wait_seconds",
-    "Time that calls of the event loop wait for one of the threads with a database connection.",
+    "Time that calls from the event loop wait for a database thread.",
     buckets=_SHORT_SECONDS,
 )
 REDIS_ERRORS = Counter("ors_redis_errors", "Calls of Redis that failed.", ["use"])
@@ -131,10 +129,10 @@ REDIS_ERRORS = Counter("ors_redis_errors", "Calls of Redis that failed.", ["use"
 
 COMPUTATIONS = Counter(
     "ors_computations",
-    "Grammars and skills that were read in processes with limits, and those that were refused.",
+    "Grammars, skills and other inputs that were read in the compute pool, by outcome.",
     ["outcome"],
 )
-WAITING_COMPUTATIONS = Gauge("ors_waiting_computations", "Computations that wait for one of these processes.")
+WAITING_COMPUTATIONS = Gauge("ors_waiting_computations", "Computations that wait for a process of the compute pool.")
 WAITING_COMPUTATIONS.set_function(pool.waiting)
 
 # -- periodic work -----------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ class WorkerMessage:
         try:
             current_app.send_task(self._task, expires=self._expires, retry=False)
         except (KombuError, OSError):
-            logger.warning("workers cannot be notified; they find their work later", exc_info=True)
+            logger.warning("workers cannot be notified; they will find their work by polling", exc_info=True)
 
     def notify(self) -> None:
         """Ask for one message and return at once; safe in any thread. Calls during a send share the next message."""

@@ -300,7 +300,7 @@ def postpone(job: Job, error: Exception) -> None:
         batch = queue.claimed_batch(job).first()
         since = (batch.finalizing_at or batch.cancelling_at) if batch else None
         if since is not None and since + storage.BATCH_LIFETIME <= now():
-            message = "The results could not be stored for so long that they have expired."
+            message = "The results could not be stored before they expired."
             _close(job, BatchStatus.FAILED, errors=[_error(InvalidLine(BatchErrorCode.RESULTS_NOT_STORED, message))])
         else:
             queue.postpone(job, reason=reason[:200])

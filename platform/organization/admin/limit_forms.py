@@ -78,13 +78,13 @@ class LimitsForm(forms.Form):
         required=False,
         initial="50, 80, 100",
         label="Alerts at (percent)",
-        help_text="Separated by commas. Each is announced once per period.",
+        help_text="Separated by commas. Each percentage sends one alert per period.",
         widget=UnfoldAdminTextInputWidget(),
     )
     allow_unknown_prices = forms.BooleanField(
         required=False,
         label="Allow models without a price",
-        help_text="A hard budget otherwise refuses their calls, as it could not be kept.",
+        help_text="Otherwise, a hard budget refuses the calls of these models.",
         widget=UnfoldBooleanWidget(),
     )
 

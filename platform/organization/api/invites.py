@@ -81,7 +81,7 @@ class InvitesView(ApiView, path="organization/invites"):
         try:
             validate_email(body.email)
         except ValidationError as error:
-            raise InvalidValue("Invalid 'email': this is no e-mail address.", param="email") from error
+            raise InvalidValue("Invalid 'email': this is not an e-mail address.", param="email") from error
         given = {project.id: (index, project.role) for index, project in enumerate(body.projects or ())}
         projects = [
             ProjectRole(team=get_project(project_id, param=f"projects[{index}].id"), role=role)

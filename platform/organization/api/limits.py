@@ -263,7 +263,7 @@ def _set_alert(request: ApiRequest, team: Team, body: SetSpendAlert) -> dict[str
         try:
             validate_email(address)
         except ValidationError as error:
-            raise InvalidValue(f"Invalid '{param}': '{address}' is no e-mail address.", param=param) from error
+            raise InvalidValue(f"Invalid '{param}': '{address}' is not an e-mail address.", param=param) from error
         if address.casefold() not in members:
             raise InvalidValue(f"Invalid '{param}': '{address}' belongs to no user of the project.", param=param)
         wanted.add(members[address.casefold()])
@@ -332,7 +332,7 @@ class SpendAlertView(ApiView, path="organization/projects/<project_id>/spend_ale
         body=SetSpendAlert,
         query=(),
         returns=_SPEND_ALERT,
-        note="users who are no recipients are no longer notified of budgets of the project",
+        note="users who are not recipients are no longer notified of budgets of the project",
     )
     def post(self, request: ApiRequest, project_id: str, alert_id: str, body: SetSpendAlert) -> Response:
         team = get_project(project_id)

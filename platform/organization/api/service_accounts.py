@@ -145,7 +145,7 @@ class ServiceAccountView(ApiView, path=f"{_PATH}/<service_account_id>"):
         body=UpdateServiceAccount,
         query=(),
         returns=_ACCOUNT,
-        note="the only role is `member`: what a service account may do follows from the scopes of its keys",
+        note="the only role is `member`: the scopes of its keys determine the permissions of a service account",
     )
     def post(
         self, request: ApiRequest, project_id: str, service_account_id: str, body: UpdateServiceAccount

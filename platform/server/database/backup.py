@@ -114,7 +114,7 @@ def create(directory: Path, *, using: str = "owner", compress: bool = True, allo
     Lost contents of files are an error, unless `allow_missing`.
     """
     if directory.exists() and any(directory.iterdir()):
-        raise BackupError(f"{directory} is not empty: each backup needs a directory of its own.")
+        raise BackupError(f"{directory} is not empty: each backup needs its own directory.")
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
         # One snapshot for the dump, the numbers and the list of files.
@@ -154,7 +154,7 @@ def write_keys(file: Path, *, backup: Path) -> None:
     """Write the secrets that a restored platform needs to a new file outside of the backup. Raises `BackupError`."""
     if file.resolve().is_relative_to(backup.resolve()):
         raise BackupError(
-            "The keys must not be in the directory of the backup, or whoever finds it can read everything."
+            "The keys must not be in the directory of the backup: anyone with access to both can read all data."
         )
     lines = [
         f"SECRET_KEY={settings.SECRET_KEY}",
@@ -236,7 +236,7 @@ def read_manifest(directory: Path) -> Manifest:
         found["files"] = [StoredFile(**file) for file in found["files"]]
         manifest = Manifest(**found)
     except FileNotFoundError:
-        raise BackupError(f"{directory} contains no {MANIFEST}, so it is no complete backup.") from None
+        raise BackupError(f"{directory} contains no {MANIFEST}, so it is not a complete backup.") from None
     except (ValueError, KeyError, TypeError):
         raise BackupError(f"{directory / MANIFEST} cannot be read: it was changed, or is of another version.") from None
     if manifest.format != _FORMAT:
@@ -250,7 +250,7 @@ def verify(directory: Path, manifest: Manifest) -> None:
     checked += [(directory / FILES / file.name, file.sha256) for file in manifest.files]
     for path, expected in checked:
         if not path.is_file() or _sha256(path) != expected:
-            raise BackupError(f"{path} is missing or damaged: its checksum is not that of the manifest.")
+            raise BackupError(f"{path} is missing or damaged: its checksum differs from the manifest.")
 
 
 def check_keys(manifest: Manifest) -> None:
@@ -258,7 +258,7 @@ def check_keys(manifest: Manifest) -> None:
     present = key_fingerprints()
     for name, expected in manifest.keys.items():
         if not set(expected) <= set(present[name]):
-            raise BackupError(f"{name} is not that of the backup: set the value that was stored with its keys.")
+            raise BackupError(f"{name} differs from that of the backup: set the value that was stored with its keys.")
 
 
 def restore(directory: Path, *, using: str = "owner", storage: Storage | None = None) -> Restored:

@@ -139,13 +139,13 @@ def _from_database() -> list[Metric]:
 
 
 def _measure_database() -> list[Metric]:
-    depth = _gauge("ors_queue_depth", "Entries of a queue that wait and are due, counted up to 100,000.", "queue")
-    age = _gauge("ors_queue_oldest_age_seconds", "How long the oldest entry of a queue has been waiting.", "queue")
+    depth = _gauge("ors_queue_depth", "Waiting entries of a queue that are due, counted up to 100,000.", "queue")
+    age = _gauge("ors_queue_oldest_age_seconds", "Waiting time of the oldest entry of a queue.", "queue")
     responses = _gauge("ors_active_responses", "Responses that have not ended.", "state", "mode")
-    stale = _gauge("ors_stale_leases", "Runs whose process has not renewed its lease in time and is taken for dead.")
+    stale = _gauge("ors_stale_leases", "Runs with an expired lease.")
     size = _gauge("ors_database_size_bytes", "Size of the database.")
-    sessions = _gauge("ors_database_connections", "Connections to the database of all its clients.")
-    most = _gauge("ors_database_max_connections", "Connections that PostgreSQL accepts.")
+    sessions = _gauge("ors_database_connections", "Open connections to the database, of all clients.")
+    most = _gauge("ors_database_max_connections", "Maximum number of connections of PostgreSQL.")
     with scope.every_team(), connection.cursor() as cursor:
         cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(_TIMEOUT_MS)])
 
@@ -201,17 +201,17 @@ class PoolMetrics(Collector):
         stats: dict[str, float] = connections["default"].pool.get_stats()  # type: ignore[attr-defined]
         gauges = (
             ("ors_db_pool_size", "Connections of the pool.", "pool_size"),
-            ("ors_db_pool_max_size", "Connections that the pool may have.", "pool_max"),
-            ("ors_db_pool_available", "Connections of the pool that are not in use.", "pool_available"),
+            ("ors_db_pool_max_size", "Maximum number of connections of the pool.", "pool_max"),
+            ("ors_db_pool_available", "Idle connections of the pool.", "pool_available"),
             ("ors_db_pool_waiting", "Threads that wait for a connection.", "requests_waiting"),
         )
         for name, documentation, key in gauges:
             yield GaugeMetricFamily(name, documentation, stats.get(key, 0))
         counters = (
-            ("ors_db_pool_requests", "Requests for a connection.", "requests_num", 1),
+            ("ors_db_pool_requests", "Connections that threads have requested.", "requests_num", 1),
             (
                 "ors_db_pool_wait_seconds",
-                "Seconds that threads have waited for a connection.",
+                "Total waiting time of threads for a connection, in seconds.",
                 "requests_wait_ms",
                 1000,
             ),

@@ -262,7 +262,7 @@ ITEMS = (
     SupportedItem(
         type="compaction_trigger", input=True, output=False, note="must be the last item; the response is a compaction"
     ),
-    *_items("valid once, for the call as it was shown", "mcp_approval_response", output=False),
+    *_items("valid once, only for the call that was shown", "mcp_approval_response", output=False),
     *_items("results on request with `include`", "web_search_call", "file_search_call", output=True),
     *_items("outputs on request with `include`", "code_interpreter_call", output=True),
     *_items("with the image, which later turns can see", "image_generation_call", output=True),

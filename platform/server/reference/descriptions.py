@@ -105,8 +105,8 @@ OPERATIONS = {
     "webhooks.rotate_secret": "Replaces the signing secret of a webhook endpoint and returns the new one.",
     "webhooks.test": "Sends a test event to a webhook endpoint and returns the status of its answer.",
     "webhooks.event_types.list": "Lists the types of events that webhook endpoints can receive.",
-    "me.retrieve": "Returns the key of the request: its team, scopes, models and tools, and what is left of its limits "
-    "and budgets. An extension of OpenAI's API.",
+    "me.retrieve": "Returns the key of the request: its team, scopes, models and tools, and its remaining limits and "
+    "budgets. An extension of OpenAI's API.",
     "admin.organization.usage.completions": "Returns tokens and requests of responses, chat completions, messages "
     "and completions.",
     "admin.organization.usage.embeddings": "Returns the tokens and requests of embeddings, by time bucket and group.",
@@ -308,7 +308,7 @@ PROPERTIES = {
     "background": "Background of the image: transparent, opaque or chosen by the model.",
     "bytes": "Size in bytes.",
     "call_id": "Id of the tool call, which the call and its output share.",
-    "caller": "What made the call: the model, or one of its programs.",
+    "caller": "Caller: the model, or one of its programs.",
     "chunking_strategy": "How files are split into passages. By default, passages of 800 tokens that overlap by 400.",
     "code": "Code of the error, for programs.",
     "container_id": "Id of the container.",
@@ -452,7 +452,7 @@ OBJECTS: dict[str, dict[str, str]] = {
         "tools": "The tools of the request, without their secrets.",
         "top_logprobs": "Number of most likely tokens to report for each position.",
         "top_p": "Nucleus sampling: the probability mass of the tokens to choose from.",
-        "truncation": "What happens to a context that exceeds the model's window.",
+        "truncation": "Handling of a context that exceeds the model's window.",
         "usage": "Numbers of tokens; null until the response has ended.",
         "user": "Id of your end user.",
     },
@@ -465,7 +465,7 @@ OBJECTS: dict[str, dict[str, str]] = {
         "": "An error in Anthropic's format.",
         "error": "The error.",
         "type": "Class of the error.",
-        "message": "What is wrong.",
+        "message": "Description of the error.",
         "request_id": "Id of the request, also in the header `request-id`.",
     },
     "CreateMessage": {
@@ -680,7 +680,7 @@ OBJECTS: dict[str, dict[str, str]] = {
         "moderation_stage": "Whether the input or the output was blocked.",
     },
     "ModerationMode": {"mode": "`score` only reports flagged content, `block` also stops the response."},
-    "ModerationParam": {"model": "Id of the moderation model.", "policy": "What to do about flagged content."},
+    "ModerationParam": {"model": "Id of the moderation model.", "policy": "Handling of flagged content."},
     "ModerationPolicy": {"input": "Moderation of the input.", "output": "Moderation of the output."},
     "NamespaceToolParam": {"name": "Name of the namespace.", "tools": "The tools in the namespace."},
     "NetworkAllowlist": {
@@ -755,7 +755,7 @@ OBJECTS: dict[str, dict[str, str]] = {
     "WebResult": {"text": "Text of the result or the page, or the reason why there is none."},
     "WebSearch": {"sources": "The sources, if they were requested with `include`."},
     "WebSearchCall": {
-        "action": "The search, or what was done with a page.",
+        "action": "The search, or the action on a page.",
         "results": "The results, if they were requested with `include`.",
     },
     "WebSearchFilters": {
@@ -775,7 +775,7 @@ OBJECTS: dict[str, dict[str, str]] = {
         "background_options": "Options of a background response.",
         "access_programs": "OpenAI's programs for access to more capabilities.",
         "background": "True to run the response in the background. Requires `store`.",
-        "client_metadata": "What the client reports about itself, such as its session. Stored with the response and "
+        "client_metadata": "Data of the client about itself, such as its session. Stored with the response and "
         "not returned.",
         "chat_template_kwargs": "Arguments of the chat template, for servers such as vLLM.",
         "context_management": "When to compact the context.",
@@ -888,7 +888,7 @@ OBJECTS: dict[str, dict[str, str]] = {
         "include_usage": "True to send the number of tokens in a last chunk.",
         "include_obfuscation": "False to send no padding.",
     },
-    "ChatToolMessage": {"tool_call_id": "Id of the call that this is the output of."},
+    "ChatToolMessage": {"tool_call_id": "Id of the call that has this output."},
     "ChatMessage": {"": "A message of a stored chat completion."},
     "ChatCompletion": {"": "A chat completion in OpenAI's format, as the model's server returned it."},
     "CreateConversation": {"items": "Items at the beginning of the conversation, at most 20."},
@@ -897,14 +897,14 @@ OBJECTS: dict[str, dict[str, str]] = {
     "CreateItems": {"items": "The items to append, at most 20."},
     "File": {
         "": "An uploaded file.",
-        "purpose": "What the file is for.",
+        "purpose": "Purpose of the file.",
         "status": "Always `processed`. Deprecated by OpenAI.",
         "status_details": "Always null. Deprecated by OpenAI.",
     },
     "UploadFile": {
         "": "Form of a file to upload.",
         "file": "The file.",
-        "purpose": "What the file is for.",
+        "purpose": "Purpose of the file.",
         "expires_after[anchor]": "The time from which the lifetime counts.",
         "expires_after[seconds]": "Lifetime of the file in seconds: one hour to 30 days.",
     },
@@ -915,13 +915,13 @@ OBJECTS: dict[str, dict[str, str]] = {
     "Upload": {
         "": "An upload in parts.",
         "file": "The file of a completed upload; otherwise null.",
-        "purpose": "What the file is for.",
+        "purpose": "Purpose of the file.",
     },
     "CreateUpload": {
         "bytes": "Size of the whole file in bytes.",
         "expires_after": "When the file expires.",
         "mime_type": "Media type of the file.",
-        "purpose": "What the file is for.",
+        "purpose": "Purpose of the file.",
     },
     "UploadPart": {"": "A part of an upload.", "upload_id": "Id of the upload."},
     "NewUploadPart": {"": "Form of a part.", "data": "Bytes of the part."},
@@ -1122,7 +1122,7 @@ OBJECTS: dict[str, dict[str, str]] = {
         "projects": "The projects that the account is added to.",
     },
     "AuditLog": {
-        "": "A line of the audit log. Under the name of its type, it has an object with the id of what was changed.",
+        "": "A line of the audit log. A property named after its type has the id of the changed object.",
         "type": "Type of the event.",
         "actor": "Who caused the event: a session of a user, or an API key; null for the server itself.",
         "project": "The project that the event belongs to, or null.",
@@ -1279,7 +1279,7 @@ OBJECTS: dict[str, dict[str, str]] = {
     "EditImage": {
         "image": "The source images.",
         "input_fidelity": "How closely the result follows the source images.",
-        "mask": "Image whose transparent areas say what to edit.",
+        "mask": "Image whose transparent areas mark the area to edit.",
         "model": "Id of the image model; by default that of the team or the server.",
         "n": "Number of images, at most 10.",
         "partial_images": "Not supported here: use the tool `image_generation`.",
@@ -1332,23 +1332,23 @@ OBJECTS |= {
     },
     "MeLimit": {
         "": "A limit of the team, the key or the end user.",
-        "subject": "Whose limit it is: `team`, `key` or `end_user`.",
+        "subject": "Subject of the limit: `team`, `key` or `end_user`.",
         "subject_id": "Id of the team or key, or the name of the end user.",
         "limit": "Name of the limit, such as `requests_per_minute`.",
         "value": "The limit.",
-        "remaining": "What is left of it now; null for limits of a single request.",
+        "remaining": "Remaining amount; null for limits of a single request.",
         "reset_seconds": "Seconds until all of it is available again, if nothing is used; null if it does not reset.",
     },
     "MeBudget": {
         "": "A budget of the team, the key or the end user in its current period.",
-        "subject": "Whose budget it is: `team`, `key` or `end_user`.",
+        "subject": "Subject of the budget: `team`, `key` or `end_user`.",
         "subject_id": "Id of the team or key, or the name of the end user.",
         "period": "`day`, `week` or `month`, in the time zone of the team.",
         "is_hard": "True if calls that could exceed it are refused, false if it only alerts.",
         "amount": "US dollars per period.",
         "spent": "US dollars that were spent in this period.",
         "reserved": "US dollars that requests in progress may cost at most.",
-        "remaining": "US dollars that are left.",
+        "remaining": "Remaining US dollars.",
         "period_start": "Start of the period in Unix seconds.",
         "period_end": "End of the period in Unix seconds.",
     },

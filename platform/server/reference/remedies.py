@@ -12,7 +12,7 @@ _CONNECTION = "Open a new connection."
 _RETRY = "Send the request again after a few seconds; the SDK does."
 
 REMEDIES: Mapping[tuple[int, str | None], str] = {
-    (400, None): "Correct what the message names.",
+    (400, None): "Correct the value that the message names.",
     (400, "invalid_type"): _VALUE,
     (400, "invalid_value"): _VALUE,
     (400, "missing_required_parameter"): "Send the parameter that `param` names.",
@@ -64,7 +64,7 @@ REMEDIES: Mapping[tuple[int, str | None], str] = {
     (400, "steering_not_supported"): "Wait for the end of the response and send a new `response.create`.",
     (400, "price_unknown"): "Use a model with a price, or ask your administrator to set one.",
     (400, "cost_unbounded"): "Ask your administrator to declare the capability of the model that the message names, or "
-    "leave out what `param` names.",
+    "leave out the value that `param` names.",
     (400, "invalid_prompt"): _UPSTREAM,
     (400, "data_residency_mismatch"): _UPSTREAM,
     (400, "bio_policy"): _UPSTREAM,

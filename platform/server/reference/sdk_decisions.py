@@ -34,8 +34,7 @@ DECISIONS = (
     ),
     Decision(
         ("POST /organization/users/{user_id}",),
-        "the role of an owner is that of an administrator, which only the console gives and takes; the other fields "
-        "describe customers of OpenAI",
+        "owners are administrators, whom only the console appoints; the other fields describe customers of OpenAI",
     ),
     Decision(
         (
@@ -66,8 +65,8 @@ DECISIONS = (
     ),
     Decision(
         ("* /organization/data_retention", "* /organization/projects/{project_id}/data_retention"),
-        "how long data is kept is configured in days, see [configuration](configuration.md), and not by OpenAI's "
-        "contracts; `store: false` stores no content",
+        "the retention of data is configured in days, see [configuration](configuration.md), not by contracts with "
+        "OpenAI; `store: false` stores no content",
     ),
     Decision(
         ("* /organization/workload_identity_providers*",),
@@ -75,11 +74,11 @@ DECISIONS = (
     ),
     Decision(
         ("* /organization/spend_limit", "* /organization/spend_alerts*"),
-        "budgets are those of a team, a key or an end user; there is none of the whole platform",
+        "a budget belongs to a team, a key or an end user; the platform as a whole has none",
     ),
     Decision(
         ("* /organization/projects/{project_id}/service_tier_settings",),
-        "service tiers are those of the upstream, to which `service_tier` is forwarded",
+        "the upstream defines the service tiers; `service_tier` is forwarded to it",
     ),
     Decision(
         (
@@ -87,11 +86,11 @@ DECISIONS = (
             "POST /organization/projects/{project_id}/rate_limits/{rate_limit_id}: max_audio_megabytes_per_1_minute",
             "POST /organization/projects/{project_id}/rate_limits/{rate_limit_id}: max_images_per_1_minute",
         ),
-        "limits count requests and tokens; those of images, audio and batches are included in them",
+        "limits count requests and tokens, including those of images, audio and batches",
     ),
     Decision(
         ("POST /organization/projects/{project_id}/service_accounts/{service_account_id}: role=owner",),
-        "what a service account may do follows from the scopes of its keys",
+        "the scopes of its keys determine the permissions of a service account",
     ),
     Decision(
         ("POST /organization/projects/{project_id}/spend_alerts*: notification_channel.subject_prefix",),
@@ -99,7 +98,7 @@ DECISIONS = (
     ),
     Decision(
         ("GET /organization/audit_logs: tenant_only",),
-        "there are no tenants of several organizations",
+        "a server has a single organization",
     ),
     Decision(("GET /organization/usage/decisions",), "decisions are a beta of OpenAI that this server does not have"),
     Decision(

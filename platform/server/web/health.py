@@ -152,13 +152,13 @@ def metrics(request: HttpRequest) -> HttpResponse:
         if not metrics_server.has_token(request.headers.get("authorization", "")):
             return _refused("METRICS_TOKEN is required.", HTTPStatus.UNAUTHORIZED)
     elif settings.METRICS_PORT:
-        return _refused("The metrics have a port of their own.", HTTPStatus.NOT_FOUND)
+        return _refused("The metrics have a separate port.", HTTPStatus.NOT_FOUND)
     elif not metrics_server.is_local(
         request.META.get("REMOTE_ADDR", ""),
         # Behind a proxy on this machine that adds no header, all clients would be local.
         is_forwarded=settings.TRUSTED_PROXIES > 0 or any(name in request.headers for name in _FORWARDED),
     ):
-        text = "Only clients on this machine may read the metrics, and none behind proxies (TRUSTED_PROXIES)."
+        text = "Only clients on this machine may read the metrics, and only without proxies (TRUSTED_PROXIES)."
         return _refused(f"{text} Set METRICS_TOKEN or METRICS_PORT for others.", HTTPStatus.FORBIDDEN)
     return HttpResponse(metrics_server.exposition(of_system=True), content_type=CONTENT_TYPE_LATEST)
 

@@ -35,9 +35,9 @@ class Command(BaseCommand):
             "--invoice", metavar="FILE.csv", help="an invoice with one row per day and model, or request"
         )
         invoices.add_argument("--openai-usage", metavar="FILE.json", help="answers of OpenAI's usage or costs API")
-        parser.add_argument("--upstream", metavar="NAME", help="the upstream that the invoice is from (default: all)")
+        parser.add_argument("--upstream", metavar="NAME", help="the upstream of the invoice (default: all)")
         parser.add_argument(
-            "--client", metavar="ID", default="", help="our key or project in the invoice; other lines are left out"
+            "--client", metavar="ID", default="", help="our key or project in the invoice; other lines are ignored"
         )
         parser.add_argument("--json", action="store_true")
 

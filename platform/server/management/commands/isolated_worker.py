@@ -38,7 +38,9 @@ class Command(BaseCommand):
 
     @override
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--worker", type=int, required=True, help="process id of the worker, with which it ends")
+        parser.add_argument(
+            "--worker", type=int, required=True, help="process id of the worker; this process ends with it"
+        )
         parser.add_argument("--isolation", type=int, choices=[Isolation.GROUP, Isolation.ALONE], required=True)
         parser.add_argument("--concurrency", type=int, default=1, help="maximum number of responses at the same time")
 
