@@ -1,4 +1,4 @@
-"""`python -m benchmarks background`: latency until a worker starts a response, runs per second, and many at a time."""
+"""`python -m benchmarks background`: latency until a worker starts a response, runs per second, and concurrent runs."""
 
 import asyncio
 import re
@@ -59,7 +59,7 @@ def _pick_up(platform: Target, *, times: int) -> Iterator[Floor]:
         for line in Client(platform).open("POST", "/responses", _body(SHORT, stream=True)):
             if line.startswith(b"event: response.in_progress"):
                 waited.append(1000 * (time.monotonic() - began))
-    # The first ones warm the processes up.
+    # The first runs warm the processes up.
     waited = sorted(waited[5:])
     yield Floor(name="create to in_progress, p50 ms", figure=waited[len(waited) // 2], limit=MOST_P50_MS)
     yield Floor(name="create to in_progress, p95 ms", figure=waited[int(len(waited) * 0.95)], limit=MOST_P95_MS)
@@ -87,7 +87,7 @@ def _throughput(stack: Stack, *, runs: int) -> Iterator[Floor]:
 
 
 def _followers(platform: Target, *, runs: int) -> Iterator[Floor]:
-    """Measure how late followers of background runs receive the deltas of a paced upstream."""
+    """Measure the delay with which followers of background runs receive the deltas of a paced upstream."""
     if runs == 0:
         return
     late = sorted(asyncio.run(_follow(platform, runs)))
@@ -113,7 +113,7 @@ async def _follow(platform: Target, runs: int) -> list[float]:
     async with aiohttp.ClientSession(connector=connector) as session, asyncio.TaskGroup() as group:
         for _ in range(runs):
             group.create_task(follow())
-            # Spread over two seconds, like clients that do not know of each other.
+            # Spread over two seconds, like independent clients.
             await asyncio.sleep(2 / runs)
     return late
 

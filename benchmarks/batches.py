@@ -2,7 +2,7 @@
 
 One batch is completed, one is cancelled and one expires after half of its lines have ended. Every line of the result
 files is compared with the input: it must be in exactly one of them, once, with its own instructions or the right error.
-The memory is that of the worker, and the time to finalize that from the end of the last line to the end of the batch.
+The memory is the worker's, and the time to finalize is measured from the end of the last line to the end of the batch.
 """
 
 import http.client
@@ -127,7 +127,7 @@ def _run(stack: Stack, plan: Plan, file_id: str, ending: str, stop_after: int) -
     size = _check(platform, plan, batch, ending)
     name = f"{plan.lines:,} lines {ending}, {size / 2**20:,.0f} MiB of results"
     yield Floor(name=f"{name}: peak memory of the worker, MiB", figure=peak, limit=MOST_MB)
-    # The last poll may have seen the end of the batch together with that of its last line.
+    # The last poll may have seen the end of the batch and of its last line together.
     finalizing = ended - (last_line or ended)
     limit = MOST_FINALIZING_SECONDS * max(1.0, plan.lines / 10_000)
     yield Floor(name=f"{name}: seconds to finalize", figure=finalizing, limit=limit)

@@ -1,9 +1,9 @@
-"""`python -m benchmarks fairness`: what quiet teams notice when another team sends a hundred times their load.
+"""`python -m benchmarks fairness`: the effect on quiet teams when another team sends a hundred times their load.
 
 All teams use the same web processes and workers, and an upstream with a fixed delay. The quiet teams request JSON,
 streams and background runs at random times, in turn alone and beside the loud team, which sends the same kinds at a
-hundred times the rate of each of them. Clients and upstream have a higher priority, if the system permits it, as they
-have machines of their own in production.
+hundred times the rate of each of them. Clients and upstream have a higher priority, if the system permits it, because
+they run on other machines in production.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ MOST_RISE = 1.2
 WARM_UP_SECONDS = 3.0
 LOUD_CONNECTIONS = 400
 PRIORITY = -10
-# Whatever the environment of this process says, as that of a test run does.
+# Set regardless of this process's environment, which a test run may have set.
 ENVIRONMENT = {"EGRESS_ALLOW": "127.0.0.1", "WEBHOOK_CONCURRENCY": "200"}
 JSON, FIRST_TEXT, STREAM = "JSON response", "stream, first text", "stream"
 STARTED, BACKGROUND, WEBHOOK = "background, in_progress", "background run", "webhook"
@@ -56,7 +56,7 @@ Times = Mapping[str, "array[float]"]
 
 
 class Receiver:
-    """A receiver of webhooks in a process of its own, which remembers when the events of quiet teams arrived."""
+    """A receiver of webhooks in a separate process, which records the arrival times of events of quiet teams."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -195,7 +195,7 @@ class Rise:
 
     @property
     def factor(self) -> float | None:
-        """The rise of p99, or None if no request was answered on one of both sides."""
+        """The rise of p99, or None if no request was answered on one side."""
         return self.beside[1] / self.alone[1] if all(self.samples) and self.alone[1] else None
 
     def line(self) -> str:

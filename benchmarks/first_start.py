@@ -24,7 +24,7 @@ from launcher.address import any_free_port
 ROOT = Path(__file__).parents[1]
 MOST_WALL, MOST_CPU, MOST_SECOND = 60.0, 40.0, 5.0
 TIMEOUT = 900.0
-# Where the packages come from is the machine's business; everything else is empty.
+# Only the configuration of the package index is kept; everything else is empty.
 CONFIGURATION = re.compile(
     r"(PIP|UV)_(\w*INDEX\w*|FIND_LINKS|CONFIG_FILE|CERT|TRUSTED_HOST|INSECURE_HOST|KEYRING\w*)|SSL_CERT_\w+"
     r"|(HTTPS?|ALL|NO)_PROXY|(https?|all|no)_proxy"

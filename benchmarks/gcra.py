@@ -65,7 +65,7 @@ class ExactRate:
     arrival: Fraction = field(default_factory=Fraction)
 
     def ask(self, now: int, cost: int) -> tuple[Answer, Fraction]:
-        """Decide a request, and return how far it was from the moment from which it is allowed."""
+        """Decide a request, and return its distance from the time from which it is allowed."""
         interval = Fraction(MINUTE, self.limit)
         arrival = max(self.arrival, Fraction(now))
         late = arrival + cost * interval - now - self.limit * interval
@@ -119,7 +119,7 @@ def make_sequences(dice: random.Random, number: int, *, steps: int) -> Sequences
 
 
 def compare(client: Any, *, sequences: int, seed: int, steps: int = 16, seconds: float = float("inf")) -> Agreement:
-    """Compare both on so many sequences, or on as many as there is time for."""
+    """Compare both on this many sequences, or on as many as the time limit allows."""
     dice, agreement, stops_at = random.Random(seed), Agreement(), time.monotonic() + seconds
     ours, theirs = client.script_load(OURS), client.script_load(THEIRS)
     while agreement.sequences < sequences and time.monotonic() < stops_at:
@@ -157,7 +157,7 @@ def _judge(
             return
         if not theirs.is_like(ours):
             interval = Fraction(MINUTE, limit)
-            # Of what remains, the boundary is a whole number of intervals.
+            # For the remaining amount, the boundary is a whole number of intervals.
             ahead = (exact.arrival - at) / interval
             if min(distance, abs(ahead - round(ahead)) * interval) > 1:
                 agreement.wrong.append(told)

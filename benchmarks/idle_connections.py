@@ -1,7 +1,7 @@
 """`python -m benchmarks idle-connections`: thousands of idle connections, and the requests that are served beside them.
 
-Half of the connections have sent nothing, the others are kept after a request. Their memory is what one web process
-uses more; the latency of JSON requests is measured without them, beside them, and without them again.
+Half of the connections have sent nothing, the others are kept after a request. Their memory is the additional memory of
+one web process; the latency of JSON requests is measured without them, beside them, and without them again.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ OTHER_FILES = 500
 
 
 def raise_file_limit(needed: int) -> None:
-    """Let this process open so many files; raises LaunchError if the system does not allow it."""
+    """Let this process open this many files; raises LaunchError if the system does not allow it."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < needed:
         raise LaunchError(f"A process may open only {most:,} files, and {needed:,} are needed: raise `ulimit -Hn`.")

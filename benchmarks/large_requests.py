@@ -1,4 +1,4 @@
-"""`python -m benchmarks large`: how late the deltas of paced streams are while large requests are served."""
+"""`python -m benchmarks large`: the delay of deltas of paced streams while large requests are served."""
 
 import asyncio
 import base64

@@ -1,11 +1,11 @@
-"""`python -m benchmarks limit-races`: no limit is exceeded by a single unit, whatever happens at the same time.
+"""`python -m benchmarks limit-races`: no limit is exceeded by a single unit under concurrency, kills and data loss.
 
-In each run, 64 clients on three web processes share a key with a budget, a limit of tokens and a limit of
-concurrency. Meanwhile web processes are killed, and in every other run Redis is emptied. The upstream counts what it
-has served: the most calls at the same time, the tokens and the cost, also of calls that were cut, of requests to
-which it never answered, and of searches of the web. Beside them, calls of every kind share the budget of a second
-key, whose upstream bills the most that each request allows (`benchmarks/every_kind.py`). At the end no reservation is
-left. Everything that is random in a run follows from its seed.
+In each run, 64 clients on three web processes share a key with a budget, a limit of tokens and a limit of concurrency.
+Meanwhile web processes are killed, and in every other run Redis is emptied. The upstream counts what it has served: the
+most calls at the same time, the tokens and the cost, also of calls that were cut, of requests to which it never
+answered, and of searches of the web. Beside them, calls of every kind share the budget of a second key, whose upstream
+bills the most that each request allows (`benchmarks/every_kind.py`). At the end no reservation is left. Everything that
+is random in a run follows from its seed.
 """
 
 import asyncio
@@ -111,7 +111,7 @@ class Run:
             self.violations.append(f"{self.active} calls at the same time, the limit is {self.concurrent}")
 
     def end_call(self, *, prompt: int, output: int, is_cut: bool) -> None:
-        """Count what a call has cost, whether its client received the end or not."""
+        """Count the cost of a call, even if its client did not receive the end."""
         self.active -= 1
         if not self.active:
             self.idle.set()
@@ -193,14 +193,14 @@ class Upstream:
         if most is None:
             run.violations.append("a call without a maximum of output")
             most = 16
-        # Often all that it may use: that is what a wrong reservation would not cover.
+        # Often the whole maximum, which a wrong reservation would not cover.
         output = most if chance.random() < 0.3 and most < 2000 else chance.randint(1, min(most, 200))
         calls = _calls(body, chance)
         run.begin_call()
         written = 0
         try:
             if run.waits and chance.random() < _BROKEN and request.transport is not None:
-                # It has generated all that it may, but nobody receives it.
+                # The model has generated its maximum, but no client receives the answer.
                 run.broken += 1
                 run.cost += (most - output) * OUTPUT_UNITS
                 written = output
@@ -298,7 +298,7 @@ async def _client(number: int, run: Run, session: aiohttp.ClientSession, *, unti
 
 
 async def _disturb(run: Run, *, web_pid: int, redis_url: str, until: float) -> None:
-    """Kill web processes, and empty Redis if the run says so."""
+    """Kill web processes, and empty Redis in every other run."""
     chance = random.Random(run.seed + 1)
     left = until - time.monotonic()
     moments = sorted(

@@ -1,4 +1,4 @@
-"""`python -m benchmarks limits`: what all limits together cost a request, in CPU and in round trips to Redis.
+"""`python -m benchmarks limits`: the cost of all limits for a request, in CPU and in round trips to Redis.
 
 Two keys send the same requests to one web process in turns: one without limits, one with every limit and a hard budget.
 The limits are high enough to refuse nothing. The CPU is that of the web process; Redis counts the commands. Under load,
@@ -23,7 +23,7 @@ from benchmarks.stack import Servers, manage, running_servers
 CONCURRENT = 16
 MOST_MILLISECONDS = 0.5
 MOST_ROUND_TRIPS = 1.0
-# A single client: one that is waited for, and one that is not.
+# A single client: the reservation, for which the request waits, and the settlement.
 MOST_ALONE = 2.0
 LIMITS = (
     *("--requests-per-minute", "1000000", "--requests-per-day", "10000000", "--tokens-per-minute", "100000000"),
@@ -87,7 +87,7 @@ async def _measure(servers: Servers, *, rounds: int, requests: int) -> bool:
             milliseconds[name].append(1000 * (_cpu(process) - cpu) / requests)
             calls += _round_trips(client) - trips if name == "with" else 0
     without, limited = (statistics.median(milliseconds[name]) for name in ("without", "with"))
-    # Of neighbouring measurements, because the speed of a machine changes with time.
+    # Compares neighbouring measurements, because the speed of a machine changes over time.
     difference = statistics.median(b - a for a, b in zip(*milliseconds.values(), strict=True))
     per_request = calls / (rounds * requests)
     print(f"CPU per request: {without:.2f} ms without limits, {limited:.2f} ms with all of them")

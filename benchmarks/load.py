@@ -1,7 +1,7 @@
 """Applies a load to a target and measures responses and cost.
 
 The load driver and the mock upstream are written in C, so that they leave the processor to the server under test. The
-load generators of PyPI (locust, molotov) would use more of it than the platform, and wrk does not understand streams.
+load generators of PyPI (locust, molotov) would use more CPU than the platform, and wrk does not understand streams.
 """
 
 import contextlib
@@ -65,8 +65,8 @@ class Target:
 class Pace:
     """Rate of requests: for ``seconds`` after a ``warm_up``, or a fixed number of ``requests``.
 
-    Connections are opened evenly over the seconds of the ``ramp``. With a ``rate``, so many requests per second become
-    due at random times, and each takes a free connection.
+    Connections are opened evenly over the seconds of the ``ramp``. With a ``rate``, this many requests per second
+    become due at random times, and each takes a free connection.
     """
 
     connections: int

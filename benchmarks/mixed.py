@@ -350,7 +350,7 @@ class Memory(threading.Thread):
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Also after an error: the processes are ended next, and must not be looked for any more.
+        # Also after an error, because the processes are ended next and must not be sampled any more.
         self._ended.set()
         self.join()
 
@@ -474,7 +474,7 @@ def outcome(load: Load, memory: Memory, probe: Probe, *, capacity: float, share:
     levels = {}
     most = max(map(len, memory.samples.values()), default=0)
     for name, samples in memory.samples.items():
-        # Processes that lived only for a moment, such as those that a server starts for a task, have no trend.
+        # Short-lived processes, such as those that a server starts for a task, have no trend.
         if len(samples) > most * (1 - WARM_UP) and (part := len(samples) // 5):
             levels[name] = (median(samples[part : 2 * part]), median(samples[-part:]))
     return Outcome(

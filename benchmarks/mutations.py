@@ -29,7 +29,7 @@ _WRITES = {"bulk_create", "bulk_update", "commit", "create", "delete", "execute"
 _QUERIES = {"exclude", "filter", "get"}
 _TEAM = re.compile(r"team(_id)?(__in)?")
 _OTHER_BOUND = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
-# Programs of their own; their tests start them as in production, where lines are not recorded.
+# Separate programs, whose tests start them as in production, without a record of lines.
 _OTHER_PROGRAMS = ("platform/launcher/", "platform/sandbox/", "platform/demo_upstream/", "platform/guide/")
 _SECONDS = 900
 # Hundreds of test files execute a line that many requests use. Those that execute the fewest lines of all run first.

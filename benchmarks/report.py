@@ -1,4 +1,4 @@
-"""Report of the measurements: table, limits, and whether they are met."""
+"""Report of the measurements: table, limits, and their results."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

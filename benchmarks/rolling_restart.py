@@ -2,7 +2,7 @@
 
 Two web processes, two workers and two schedulers serve paced streams, half of them of background responses. Each
 process gets SIGTERM, must exit with 0, and is started again before the next one is stopped. Clients behave as
-docs/howto/restarts.md says: when a connection ends before the response, they read on from another web process.
+docs/howto/restarts.md describes: when a connection ends before the response, they read on from another web process.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ class Stream:
         return hashlib.sha256(b"".join(self.events)).hexdigest()
 
     def receive(self, event: bytes) -> None:
-        """Note an event. Raises ValueError if it is not the next one."""
+        """Record an event. Raises ValueError if it is not the next one."""
         data = orjson.loads(event.partition(b"\ndata: ")[2])
         at = time.monotonic()
         if data["sequence_number"] != self.last + 1:
@@ -139,7 +139,7 @@ class Balancer:
         return ready[next(self._turns) % len(ready)]
 
     async def probe(self) -> None:
-        """Ask all processes again and again."""
+        """Probe all processes repeatedly."""
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as http:
             while True:
                 answers = await asyncio.gather(*(_is_ready(http, target) for target in self._targets))
@@ -273,7 +273,7 @@ async def _measured(plan: Plan, servers: Servers, key: str) -> Result:
     probing = asyncio.create_task(balancer.probe())
     running = asyncio.create_task(clients.run())
     began, cpu = time.monotonic(), psutil.cpu_times()
-    # All have begun, and none of the first has ended.
+    # All streams have begun, and none of the first ones has ended.
     await asyncio.sleep(plan.seconds)
     begins: dict[str, float] = {}
     try:

@@ -1,4 +1,4 @@
-"""`python -m benchmarks slow-streams`: many streams at one event per second, and what each of them costs.
+"""`python -m benchmarks slow-streams`: many streams at one event per second, and the cost of each stream.
 
 Every token carries the time at which the mock sent it, so that the lateness of each delta at the client is measured.
 The number of streams follows the speed of the machine: as many as the pass-through serves streams of 64 tokens per

@@ -105,7 +105,7 @@ def _path(server: Server, file: Path, act: Any) -> list[tuple[str, str]]:
 
 
 def _calls(server: Server, file: Path) -> list[tuple[str, str]]:
-    """Return what the process has called since the last time."""
+    """Return the functions that the process has called since the last request."""
     file.unlink(missing_ok=True)
     server.process.send_signal(signal.SIGUSR2)
     while not file.exists():

@@ -40,7 +40,7 @@ FROM responses_callhour WHERE level = (SELECT min(level) FROM responses_callhour
 
 
 _SEARCH = "web_search"
-# Their requests name no end user, and some of their records have seconds or characters instead of tokens.
+# Their requests have no end user, and some of their records have seconds or characters instead of tokens.
 _AUDIO = ("audio.speech", "audio.transcriptions")
 _ROUNDING = Decimal("5e-11")
 
@@ -63,7 +63,7 @@ class Comparison:
 
 
 def is_settled(admin: str) -> bool:
-    """Return whether nothing is open any more, so that the books can be compared."""
+    """Return whether nothing is in progress, so that the books can be compared."""
     with psycopg.connect(admin) as connection:
         responses = connection.execute(_OPEN).fetchone()
         calls = connection.execute("SELECT count(*) FROM tenants_reservation").fetchone()
@@ -73,9 +73,8 @@ def is_settled(admin: str) -> bool:
 def compare(
     *, admin: str, upstream: BookkeepingUpstream, observed: Sequence[Run], killed: Mapping[str, int]
 ) -> Comparison:
-    """Compare everything. Nothing may be running any more, and the rows must be rolled up.
-
-    `observed` are the runs as their clients saw them, `killed` the number of killed processes by kind.
+    """Compare everything. Nothing may be in progress, and the rows must be rolled up. `observed` are the runs as
+    observed by their clients, `killed` the number of killed processes by kind.
     """
     with psycopg.connect(admin, row_factory=namedtuple_row) as connection:
         records: list[Any] = connection.execute(_RECORDS).fetchall()
@@ -161,7 +160,7 @@ def _faults_of(line: Line, row: Any, permitted: Counter[str]) -> Iterator[str]:
 
 
 def _compare_unnamed(result: Comparison, lines: Sequence[Line], rows: Sequence[Any], run: Run | None) -> None:
-    """Compare requests whose answer never reached a process that lived with the records of such requests."""
+    """Compare requests whose answer never reached a live process with the records of such requests."""
     charged = [line for line in lines if line.is_charged]
     estimates = [
         row for row in rows if row.estimated and (row.input_tokens or row.output_tokens or row.endpoint in _AUDIO)
@@ -169,12 +168,12 @@ def _compare_unnamed(result: Comparison, lines: Sequence[Line], rows: Sequence[A
     name = run.name if run is not None else "?"
     exact = [row for row in rows if not row.estimated and any(row[-5:])]
     result.faults += [f"{name}: record {row.id} has tokens, but no request ({row.outcome})" for row in exact]
-    # A refusal that a process did not live to read is estimated as well.
+    # A refusal that a killed process could not read is estimated as well.
     for line in charged[: len(estimates)]:
         result.permitted[f"no answer received ({line.state})"] += 1
     if len(charged) > len(estimates):
         missing = len(charged) - len(estimates)
-        # The process died while it repeated a request: its estimate stands for both.
+        # The process died while it repeated a request: its estimate covers both requests.
         if estimates and any(row.outcome == "interrupted" for row in estimates):
             result.permitted["an earlier request of a call that was lost"] += missing
         else:
@@ -202,7 +201,7 @@ def _compare_searches(result: Comparison, searches: Counter[str], records: Seque
         if any(row.cost != Decimal(SEARCH_PRICE) or any(row[-5:]) for row in rows):
             result.faults.append(f"{name}: searches cost {[row.cost for row in rows]}")
         if charged > len(rows):
-            # Without a log, nobody knows what a process that died had searched for.
+            # Without a log, the searches of a killed process are unknown.
             if (run := runs.get(name)) is not None and not run.is_stored:
                 result.permitted["search of a run without a log"] += charged - len(rows)
             else:

@@ -1,4 +1,4 @@
-"""Random runs on a platform of several processes, some of which are killed: what the clients did and received."""
+"""Random runs on a platform of several processes, some of which are killed, with the results of the clients."""
 
 import asyncio
 import json
@@ -314,7 +314,7 @@ class Books:
                 async with self._http.get(self._url(chance, f"/responses/{run.response_id}")) as answer:
                     self._read(run, await answer.json())
             except (aiohttp.ClientError, OSError):
-                # The web process was killed; the run is not its own.
+                # The web process was killed, so the run belongs to another process.
                 continue
 
     async def _background_stream(self, run: Run, chance: Random) -> None:

@@ -1,4 +1,4 @@
-"""Results as clients saw them: single runs, and a batch of many lines with a check of its result files."""
+"""Results observed by clients: single runs, and a batch of many lines with a check of its result files."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ _NETWORK_ERRORS = (aiohttp.ClientError, OSError, TimeoutError)
 
 @dataclass(kw_only=True)
 class Run:
-    """One run as its client saw it. `usage` is that of the final response, if one was received.
+    """One run as observed by its client. `usage` is the usage of the final response, if one was received.
 
     `was_left`: the client disconnected or cancelled. `broke`: the connection was lost, as happens when a process dies.
     """
@@ -37,7 +37,7 @@ class Run:
 class LargeBatch:
     """A batch of chat completions.
 
-    `url` returns the address of a web process that lives; requests that fail are repeated until the batch has ended.
+    `url` returns the address of a live web process; requests that fail are repeated until the batch has ended.
     """
 
     lines: int
@@ -45,7 +45,7 @@ class LargeBatch:
     url: Callable[[], str]
 
     async def faults(self) -> list[str]:
-        """Upload, create and await the batch, and return what is wrong with it and its result files."""
+        """Upload, create and await the batch, and return the defects of the batch and its result files."""
         batch = await self._ended(await self._created(await self._uploaded()))
         counts = batch["request_counts"]
         faults = []

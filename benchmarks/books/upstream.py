@@ -1,9 +1,8 @@
-"""A scripted upstream that keeps its own books: one line for each request, with what it charges for it.
-
-What it answers follows from the seed, the run (a text in the request) and the number of the run's request: an answer in
-some pieces, an HTTP error, a connection that is closed before the answer, or an answer that is cut. It also serves the
-MCP tools that its answers call, and is the search engine, which charges for each search. It shares no code with the
-platform's calculation of costs.
+"""A scripted upstream that keeps its own books: one line for each request, with its charge. The answers follow from the
+seed, the run (a text in the request) and the number of the run's request: an answer in some pieces, an HTTP error, a
+connection that is closed before the answer, or an interrupted answer. It also serves the MCP tools that its answers
+call, and acts as the search engine, which charges for each search. It shares no code with the platform's calculation of
+costs.
 """
 
 import asyncio
@@ -48,7 +47,7 @@ _WORDS = ("harbour", "lantern", "gravel", "umbrella", "seven", "quietly", "north
 
 @dataclass(kw_only=True)
 class Line:
-    """One request. `state` says how it ended, `tokens` and `cost` what is charged for it.
+    """One request. `state` is its outcome, `tokens` and `cost` its charge.
 
     - "refused": answered with an HTTP error; nothing is charged.
     - "dropped": the connection was closed before the answer, for which it charges.
@@ -97,7 +96,7 @@ def _rounded(dollars: Decimal) -> Decimal:
 
 
 class BookkeepingUpstream:
-    """The servers on one port. `lines` are the books, `calls` the tool calls by run, `searches` those to pay for."""
+    """The servers on one port. `lines` are the books, `calls` the tool calls by run, `searches` the billed searches."""
 
     def __init__(self, *, seed: int) -> None:
         self.url = ""
@@ -117,7 +116,7 @@ class BookkeepingUpstream:
 
     @staticmethod
     def _decide(line: Line, chance: Random) -> None:
-        """Decide what a completion will cost, before the answer begins and however it ends."""
+        """Decide the cost of a completion before its answer begins, regardless of its end."""
         line.tier = chance.choice(TIERS)
         line.input = chance.choice([chance.randrange(10, 2_000), chance.randrange(150_000, 260_000)])
         line.cached = chance.choice([0, chance.randrange(line.input)])
@@ -129,7 +128,7 @@ class BookkeepingUpstream:
     # -- chat completions ----------------------------------------------------------------------------------------------
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
-        """Answer a chat completion, or misbehave."""
+        """Answer a chat completion, or fail in one of the ways above."""
         body = orjson.loads(await request.read())
         messages = body["messages"]
         run = next(text_of(message) for message in messages if message["role"] == "user").split(" ")[0]
@@ -240,7 +239,7 @@ class BookkeepingUpstream:
         return await self._answer(request, line, chance, orjson.dumps(document), content_type="application/json")
 
     def _fails(self, line: Line, chance: Random) -> bool:
-        """Decide if a request is refused or dropped, and note it in its line."""
+        """Decide if a request is refused or dropped, and record it in its line."""
         fate = chance.random()
         if fate < 0.1:
             line.state = "refused" if fate < 0.05 else "dropped"
@@ -297,7 +296,7 @@ class BookkeepingUpstream:
         return web.json_response({**head, "result": result})
 
     async def search(self, request: web.Request) -> web.Response:
-        """Answer a search like SearXNG, or refuse it. Only what is refused is free."""
+        """Answer a search like SearXNG, or refuse it. Only refused searches are free."""
         run = request.query["q"].split(" ")[0]
         self._searched[run] += 1
         chance = Random(f"{self._seed}:{run}:search:{self._searched[run]}")
@@ -314,9 +313,9 @@ def spoken(text: str) -> bytes:
 
 
 def hang_up(request: web.Request, response: web.StreamResponse | None = None) -> web.StreamResponse:
-    """Close the connection after what was written."""
+    """Close the connection after the written data."""
     if request.transport is not None:
-        # Waits for what was written, unlike `abort`.
+        # Sends the written data first, unlike `abort`.
         request.transport.close()
     return response or web.Response()
 

@@ -1,7 +1,7 @@
-"""`python -m benchmarks chaos --minutes 30`: random faults under mixed load, and what its clients notice.
+"""`python -m benchmarks chaos --minutes 30`: random faults under mixed load, and their effects on clients.
 
 Paced requests of all kinds arrive at a share of the measured capacity. Every half minute something fails: a process is
-killed or replaced, Valkey or PostgreSQL stops, the upstream misbehaves. Requests are hit by a fault if they overlap the
+killed or replaced, Valkey or PostgreSQL stops, the upstream misbehaves. A fault affects the requests that overlap the
 time from its begin until ten seconds after its end. Whatever happens, no client may get a wrong answer, no response may
 be lost or remain unfinished, and usage records must agree with the upstream's books.
 """
@@ -244,7 +244,7 @@ async def _measured(
         log(f"{dict(found)}; comparing the books")
     probing.cancel()
     with suppress(TimeoutError):
-        # Calls whose process has died keep their reservation for a while, which is not a run.
+        # Calls of killed processes keep their reservation for a while; it does not count as a run.
         await until(partial(is_settled, platform.servers.admin), seconds=_SETTLED_SECONDS)
     await asyncio.to_thread(roll_up, environment)
     killed = Counter(window.kind.removesuffix(" killed") for window in faults.windows)

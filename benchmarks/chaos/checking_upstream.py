@@ -1,7 +1,7 @@
-"""An upstream that checks what it reads, keeps books, and can be made to fail.
+"""An upstream that checks its input, keeps books, and can be made to fail.
 
 Every message of a user names its request as `TEAM.THREAD.NUMBER`; a thread is a chain, a conversation or a single
-request. What the upstream answers follows from the name, so it can check that a history is complete, in order and of
+request. The answers of the upstream follow from the name, so it can check that a history is complete, in order and of
 one thread, and clients can check their answers.
 """
 
@@ -56,7 +56,7 @@ def _waiting_connections(listener: socket.socket) -> int:
 
 
 class CheckingUpstream(BookkeepingUpstream):
-    """`wrong` are the inputs that no model should have read. `fault` is how it fails at present."""
+    """`wrong` are invalid inputs. `fault` is the current way to fail."""
 
     def __init__(self, *, seed: int) -> None:
         super().__init__(seed=seed)
@@ -200,7 +200,7 @@ def _calls(name: str, options: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def faults_of(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what is wrong with a history: messages that are missing, changed or of another thread.
+    """Return the defects of a history: missing or changed messages, and messages of another thread.
 
     A request that its client has repeated may be in a conversation twice, and an interrupted answer incompletely.
     """

@@ -1,4 +1,4 @@
-"""Clients of the mixed load that behave as docs/howto/restarts.md says, and check all that they receive.
+"""Clients of the mixed load that behave as docs/howto/restarts.md describes, and check everything they receive.
 
 They send failed requests again as the SDK does (two more times, after a pause that grows), and read on from another web
 process when the stream of a stored response ends too soon.
@@ -44,7 +44,7 @@ class UnavailableError(Exception):
 
 
 class WrongAnswerError(Exception):
-    """An answer is not what it must be."""
+    """An answer differs from the expected one."""
 
 
 @dataclass(kw_only=True)
@@ -261,7 +261,7 @@ class _Events:
         return [text for _, text in sorted(self._texts.items())] or [""]
 
     def receive(self, event: dict[str, Any]) -> None:
-        """Note an event. Raises WrongAnswerError if it is not the next one."""
+        """Record an event. Raises WrongAnswerError if it is not the next one."""
         if event["type"] == "error":
             self.error = str(event)[:200]
         if event["sequence_number"] != self.last + 1:
@@ -278,7 +278,7 @@ class _Events:
 def check_output(name: str, output: Sequence[Mapping[str, Any]]) -> None:
     """Raise an error unless the output of a completed response ends with the answer to its request.
 
-    What was interrupted stays before it, if clients have received it.
+    Interrupted output may precede it if clients have received it.
     """
     expected = answer_to(name)
     messages = [item for item in output if item["type"] == "message"]
@@ -402,7 +402,7 @@ async def chat(load: CheckedLoad, tenant: Tenant) -> None:
 
 
 async def chat_stream(load: CheckedLoad, tenant: Tenant) -> None:
-    """Read the stream of a chat completion; nobody can read on after it was cut."""
+    """Read the stream of a chat completion, which cannot be continued after an interruption."""
     async with load.request("chat stream", f"{tenant.thread()}.1") as made:
         body = {**_chat(made), "stream": True}
         content = (await load.call(made, tenant, "POST", "/v1/chat/completions", body)).split(b"\n")
@@ -444,7 +444,7 @@ async def draw(load: CheckedLoad, tenant: Tenant) -> None:
 
 
 async def speak(load: CheckedLoad, tenant: Tenant) -> None:
-    """Have a text spoken."""
+    """Generate the speech of a text."""
     async with load.request("speech", f"{tenant.thread()}.1") as made:
         body = {"model": "s", "input": f"{made.name} Say.", "voice": "alloy"}
         if await load.call(made, tenant, "POST", "/v1/audio/speech", body) != spoken(body["input"]):
@@ -529,7 +529,7 @@ async def read_foreign(load: CheckedLoad, tenant: Tenant) -> None:
 
 
 async def console_page(load: CheckedLoad, tenant: Tenant) -> None:
-    """Look at a page of the console."""
+    """Request a page of the console."""
     path = random.choice(("/admin/", "/admin/responses/response/"))
     async with load.request("console page", path) as made:
         content = await load.call(made, tenant, "GET", path, cookie=load.cookie)

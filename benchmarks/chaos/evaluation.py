@@ -225,8 +225,8 @@ def _completed_wrongly(one: Stored, scenario: Scenario) -> Iterator[str]:
 
 def _ledger(scenario: Scenario, stored: Sequence[Stored]) -> Iterator[Figure]:
     # Each turn has one usage record. An interrupted request may have left another one: an estimate if its worker died.
-    # Nobody knows whether a worker that died just before its request has sent it, so there is at most one estimate for
-    # each lost attempt; but records that are no estimates are never more than the requests.
+    # It is unknown whether a worker that died just before its request has sent it, so there is at most one estimate for
+    # each lost attempt. The other records never exceed the number of requests.
     rows, reported, turns = (
         Counter({(owner, number): count for owner, number, count in _rows(scenario.deployment.admin, query)})
         for query in (_LEDGER, _REPORTED, _TURNS)

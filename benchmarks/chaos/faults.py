@@ -47,7 +47,7 @@ class Window:
     ended: float = float("inf")
 
     def hits(self, began: float, ended: float) -> bool:
-        """Return whether a request of this time is hit by the fault."""
+        """Return whether the fault affects a request of this time."""
         return began < self.ended + RECOVERY_SECONDS and ended > self.began
 
 
@@ -150,7 +150,7 @@ def _accepts(host: str, port: int) -> bool:
 
 
 class Faults:
-    """The faults by name. `windows` are the times of those that have happened, `broken` what must not happen in one."""
+    """The faults by name. `windows` are the times of past faults, `broken` forbidden events during a fault."""
 
     def __init__(
         self, platform: Platform, upstream: CheckingUpstream, *, seed: int, log: Callable[[str], None]

@@ -40,7 +40,7 @@ BEGIN
 END $$;
 CREATE TRIGGER chaos_note AFTER UPDATE ON responses_toolcall FOR EACH ROW EXECUTE FUNCTION chaos.note();
 """
-# What an interrupted scenario shows of the database.
+# The rows that an interrupted scenario prints.
 _RESPONSES = """
 SELECT 'responses', status, lease_owner, lease_until < now() AS expired, count(*) FROM responses_response
 GROUP BY 2, 3, 4 ORDER BY 2
@@ -142,7 +142,7 @@ class Scenario:
         await asyncio.gather(*self._followers)
 
     def _state(self) -> str:
-        """Return what the unfinished tasks wait for, the stored responses, and the ends of all logs."""
+        """Return the await positions of unfinished tasks, the stored responses, and the ends of all logs."""
         lines = [
             f"{self._share():.0%} of the calls have come, {dict(self.disasters)} killed",
             f"{len(self.created)} of {self.plan.runs} runs created, {self.unanswered} requests repeated; waiting are:",
@@ -265,7 +265,7 @@ class Scenario:
 
 
 def _place(task: asyncio.Task[Any]) -> str:
-    """Return the functions that a task is in, outermost first, with their lines."""
+    """Return the current functions of a task, outermost first, with their lines."""
     places: list[str] = []
     awaited: Any = task.get_coro()
     while (frame := getattr(awaited, "cr_frame", None)) is not None:

@@ -1,8 +1,8 @@
 """Test data: millions of responses of forty teams over ninety days, written by set-based SQL.
 
 Everything follows the number of a response, so that tables are filled side by side: its row, two items on each side,
-their places, a turn, a row of the ledger, tool calls of some, conversations of some. What a constraint needs is there
-from the start, other indexes are made at the end; foreign keys are right, and not checked.
+their places, a turn, a row of the ledger, tool calls of some, conversations of some. Indexes of constraints exist from
+the start, other indexes are created at the end. Foreign keys are correct but not checked.
 """
 
 import json
