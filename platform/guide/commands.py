@@ -49,12 +49,8 @@ def parsers() -> Iterator[tuple[str, ArgumentParser]]:
 
     from launcher import commands as launcher
 
-    yield "up", launcher.up_parser()
-    yield "install", launcher.install_parser()
-    yield "sandbox", launcher.sandbox_parser()
-    yield "generate_secrets", launcher.generate_secrets_parser()
-    yield "prepare_database", launcher.prepare_database_parser()
-    yield "healthcheck", launcher.healthcheck_parser()
+    for name, parser in launcher.PARSERS.items():
+        yield name, parser()
     for name, app in get_commands().items():
         if name in _DJANGO or str(app).partition(".")[0] in _OWN:
             yield name, load_command_class(str(app), name).create_parser("manage.py", name)

@@ -3,6 +3,8 @@
 import difflib
 import tomllib
 from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -158,24 +160,6 @@ def test_help() -> str:
     )
 
 
-def sandbox_parser() -> Parser:
-    """Return the parser of `sandbox`."""
-    return Parser("sandbox", f"{SUMMARIES['sandbox']} The variables SANDBOX_... configure it.")
-
-
-def generate_secrets_parser() -> Parser:
-    """Return the parser of `generate_secrets`."""
-    return Parser("generate_secrets", f"{SUMMARIES['generate_secrets']} It stores nothing.")
-
-
-def prepare_database_parser() -> Parser:
-    """Return the parser of `prepare_database`."""
-    variables = (
-        "DATABASE_ADMIN_URL names the superuser, DATABASE_URL and DATABASE_OWNER_URL the roles and the database."
-    )
-    return Parser("prepare_database", f"{SUMMARIES['prepare_database']} {variables}")
-
-
 def healthcheck_parser() -> Parser:
     """Return the parser of `healthcheck`."""
     parser = Parser("healthcheck")
@@ -192,3 +176,17 @@ def _port(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:
         raise ArgumentTypeError(f"must be a number between 1 and 65535, not {text}")
     return int(text)
+
+
+_DATABASE_VARIABLES = (
+    "DATABASE_ADMIN_URL names the superuser, DATABASE_URL and DATABASE_OWNER_URL the roles and the database."
+)
+PARSERS: dict[str, Callable[[], Parser]] = {
+    "up": up_parser,
+    "install": install_parser,
+    "sandbox": partial(Parser, "sandbox", f"{SUMMARIES['sandbox']} The variables SANDBOX_... configure it."),
+    "generate_secrets": partial(Parser, "generate_secrets", f"{SUMMARIES['generate_secrets']} It stores nothing."),
+    "prepare_database": partial(Parser, "prepare_database", f"{SUMMARIES['prepare_database']} {_DATABASE_VARIABLES}"),
+    "healthcheck": healthcheck_parser,
+}
+"""The parsers of the commands that Django does not know, apart from `test`."""

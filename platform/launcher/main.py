@@ -42,7 +42,7 @@ def main(*, root: Path, argv: Sequence[str]) -> int:
             case ["install", *arguments]:
                 return _install(root=root, arguments=arguments)
             case ["sandbox", *arguments]:
-                commands.sandbox_parser().parse_args(arguments)
+                commands.PARSERS["sandbox"]().parse_args(arguments)
                 return sandboxes.serve()
             case ["generate_secrets" | "prepare_database" | "healthcheck" as command, *arguments]:
                 return _deployment(command, root=root, argv=argv, arguments=arguments)
@@ -74,25 +74,14 @@ def _asks_for_help(arguments: Sequence[str]) -> bool:
 
 
 def _help(*, root: Path, command: str) -> int:
-    match command:
-        case "up":
-            print(commands.up_parser().format_help())
-        case "install":
-            print(commands.install_parser().format_help())
-        case "sandbox":
-            print(commands.sandbox_parser().format_help())
-        case "generate_secrets":
-            print(commands.generate_secrets_parser().format_help())
-        case "prepare_database":
-            print(commands.prepare_database_parser().format_help())
-        case "healthcheck":
-            print(commands.healthcheck_parser().format_help())
-        case "test":
-            print(commands.test_help())
-        case _ if bootstrap.is_usable(root=root):
-            return _django(root=root, argv=[sys.argv[0], command, "--help"])
-        case _:
-            print(commands.summary(command))
+    if command in commands.PARSERS:
+        print(commands.PARSERS[command]().format_help())
+    elif command == "test":
+        print(commands.test_help())
+    elif bootstrap.is_usable(root=root):
+        return _django(root=root, argv=[sys.argv[0], command, "--help"])
+    else:
+        print(commands.summary(command))
     return 0
 
 
@@ -175,12 +164,7 @@ def _django(*, root: Path, argv: Sequence[str]) -> int:
 
 
 def _deployment(command: str, *, root: Path, argv: Sequence[str], arguments: list[str]) -> int:
-    parser = {
-        "generate_secrets": commands.generate_secrets_parser,
-        "prepare_database": commands.prepare_database_parser,
-        "healthcheck": commands.healthcheck_parser,
-    }[command]
-    options = parser().parse_args(arguments)
+    options = commands.PARSERS[command]().parse_args(arguments)
     if command == "generate_secrets":
         deployment.print_secrets()
         return 0
