@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from http import HTTPStatus
 from io import BytesIO
+from pathlib import PurePath
+from typing import Any
 
 import orjson
+from django.utils.text import slugify
 
 from conversations.files import storage
 from conversations.models import File, FileState, Purpose
@@ -22,8 +25,8 @@ from seeding.texts import TEXTS, TextPicker
 from tenants.models import AuditEvent, GuardrailDecision, UsageRecord
 from tenants.models.notifications import DeliveryState
 
-_ERRORS = ((503, "", "upstream connect error"), (None, "No answer within 15 seconds.", ""), (500, "", "<h1>Oops</h1>"))
 _SIGNED_WITH = "whsec_bm9ib2R5IHNpZ25zIHdpdGggdGhpcw=="
+_MEDIA_TYPES = {".pdf": "application/pdf", ".jsonl": "application/jsonl"}
 _DAY = timedelta(days=1)
 
 
@@ -31,97 +34,98 @@ class OtherTables:
     """Creates the rows of one team."""
 
     def __init__(self, tenant: SeededTeam, picker: TextPicker, *, at: datetime, days: int) -> None:
-        self._team_id = tenant.team.pk
-        self._key = tenant.keys[0]
+        self._team_id, self._key = tenant.team.pk, tenant.keys[0]
+        self._owner = {"team_id": self._team_id, "api_key": self._key}
         self._lead = tenant.people[0].username
         self._picker, self._rng = picker, picker.rng
-        self._at, self._days = at, days
+        self._at, self._since = at, at - days * _DAY
 
     def write(self, responses: Sequence[Response]) -> None:
         """Write all rows, given the responses of the team."""
         self._webhooks([row for row in responses if row.background and row.ended_at is not None])
-        self._records(responses)
-        self._prompts_and_completions()
-        self._files()
+        self._guardrail_decisions([row for row in responses if row.incomplete_reason == "content_filter"])
+        self._audit_events([row for row in responses if row.status == Status.CANCELLED])
+        self._prompt()
+        self._calls_of_other_endpoints()
+        self._vector_store()
+        self._batch()
 
     def _sometime(self) -> datetime:
-        return self._at - self._days * _DAY * self._rng.random()
+        return self._since + (self._at - self._since) * self._rng.random()
 
     def _webhooks(self, ended: Sequence[Response]) -> None:
-        """Create a healthy, a failing and a disabled endpoint, with deliveries."""
-        failing = {"failing_since": self._at - 2 * _DAY}
-        disabled = {
-            "enabled": False,
-            "disabled_at": self._at - 9 * _DAY,
-            "disabled_reason": DisabledReason.GONE,
+        """Create an endpoint that works, one that fails and one that is disabled, with deliveries of the first two."""
+        states: dict[str, dict[str, Any]] = {
+            "Order service": {},
+            "Data warehouse": {"failing_since": self._at - 2 * _DAY},
+            "Old dashboard": {
+                "enabled": False,
+                "disabled_at": self._at - 9 * _DAY,
+                "disabled_reason": DisabledReason.GONE,
+            },
         }
-        good, bad, _ = WebhookEndpoint.objects.bulk_create([
+        endpoints = [
             WebhookEndpoint(
                 team_id=self._team_id,
                 name=name,
-                url=url,
+                url=f"https://{slugify(name)}.example.com/hook",
                 event_types=list(EVENT_TYPES),
-                created_at=self._at - self._days * _DAY,
-                updated_at=self._at - self._days * _DAY,
+                created_at=self._since,
+                updated_at=self._since,
                 secret=_SIGNED_WITH,
                 **state,
             )
-            for name, url, state in (
-                ("Order service", "https://hooks.example.com/orders", {}),
-                ("Data warehouse", "https://warehouse.example.net/in", failing),
-                ("Old dashboard", "https://dashboard.example.org/events", disabled),
-            )
-        ])  # fmt: skip
-        rows = []
-        for response in ended:
-            at = response.ended_at or self._at
-            failures = [self._failed_attempt(at)] if self._rng.random() < 0.2 else []
-            delivered_at = at + timedelta(seconds=40 * len(failures) + 1)
-            last = AttemptResult(
-                at=delivered_at, milliseconds=self._rng.randrange(20, 400), status=HTTPStatus.NO_CONTENT
-            )
-            row = self._delivery(good, response, [*failures, last])
-            row.state, row.delivered_at, row.next_attempt_at = DeliveryState.DELIVERED, delivered_at, None
-            rows.append(row)
+            for name, state in states.items()
+        ]
+        WebhookEndpoint.objects.bulk_create(endpoints)
+        WebhookDelivery.objects.bulk_create(
+            self._delivery(endpoint, response) for response in ended for endpoint in endpoints if endpoint.enabled
+        )
+
+    def _delivery(self, endpoint: WebhookEndpoint, response: Response) -> WebhookDelivery:
+        """Return a delivery, which has succeeded unless its endpoint fails."""
+        at, wait = response.ended_at or self._at, self._rng.randrange(20, 400)
+        if endpoint.failing_since is None:
+            attempts = [AttemptResult(at=at + timedelta(seconds=1), milliseconds=wait, status=HTTPStatus.NO_CONTENT)]
+            state, next_attempt_at = DeliveryState.DELIVERED, None
+        else:
+            attempts = [
+                AttemptResult(
+                    at=at + timedelta(minutes=5**step),
+                    milliseconds=wait,
+                    status=HTTPStatus.SERVICE_UNAVAILABLE,
+                    body="No server.",
+                )
+                for step in range(4)
+            ]
             # Deliveries are no longer attempted after three days; until then the next attempt is hours away.
-            failures = [self._failed_attempt(at + timedelta(minutes=5**step)) for step in range(4)]
-            row = self._delivery(bad, response, failures)
-            if at < self._at - 3 * _DAY:
-                row.state, row.next_attempt_at = DeliveryState.FAILED, None
-            else:
-                row.next_attempt_at = self._at + timedelta(hours=self._rng.randrange(5, 12))
-            rows.append(row)
-        WebhookDelivery.objects.bulk_create(rows)
-
-    def _failed_attempt(self, at: datetime) -> AttemptResult:
-        status, error, body = self._rng.choice(_ERRORS)
-        return AttemptResult(at=at, milliseconds=self._rng.randrange(30, 15_000), status=status, error=error, body=body)
-
-    def _delivery(
-        self, endpoint: WebhookEndpoint, response: Response, outcomes: Sequence[AttemptResult]
-    ) -> WebhookDelivery:
-        last = outcomes[-1]
+            is_over = at < self._at - 3 * _DAY
+            state = DeliveryState.FAILED if is_over else DeliveryState.PENDING
+            next_attempt_at = None if is_over else self._at + timedelta(hours=self._rng.randrange(5, 12))
+        last = attempts[-1]
         return WebhookDelivery(
             event_id=new_event_id(),
             team_id=self._team_id,
             endpoint=endpoint,
             event_type=f"response.{response.status}",
             object_id=response.pk,
-            created_at=response.ended_at or self._at,
-            attempts=len(outcomes),
+            created_at=at,
+            state=state,
+            delivered_at=last.at if state == DeliveryState.DELIVERED else None,
+            next_attempt_at=next_attempt_at,
+            attempts=len(attempts),
             last_status=last.status,
             last_ms=last.milliseconds,
             last_error=last.error,
             last_body=last.body,
-            history=[outcome.entry() for outcome in outcomes],
+            history=[attempt.entry() for attempt in attempts],
         )
 
-    def _records(self, responses: Sequence[Response]) -> None:
-        """Create decisions that blocked an output, others that flagged an input, and audit events of members."""
-        stopped = [row for row in responses if row.incomplete_reason == "content_filter"]
+    def _guardrail_decisions(self, stopped: Sequence[Response]) -> None:
+        """Create decisions that blocked an output, and others that flagged an input."""
         decisions = [(row.pk, row.ended_at or self._at, "output", "blocked") for row in stopped]
         decisions += [(new_id("resp"), self._sometime(), "input", "noted") for _ in range(4)]
-        GuardrailDecision.objects.bulk_create([
+        GuardrailDecision.objects.bulk_create(
             GuardrailDecision(
                 team_id=self._team_id,
                 occurred_at=at,
@@ -135,17 +139,21 @@ class OtherTables:
                 request_id=new_id("req", at=at),
             )
             for response_id, at, stage, outcome in decisions
-        ])  # fmt: skip
-        cancelled = [row for row in responses if row.status == Status.CANCELLED]
+        )
+
+    def _audit_events(self, cancelled: Sequence[Response]) -> None:
+        """Create events of a key that cancelled responses, and of a member."""
         events = [
             (f"key:{row.api_key_id}", "response.cancelled", row.pk, row.ended_at or self._at) for row in cancelled
         ]
-        for action in ("response.deleted", "file.deleted", "content.revealed", "webhook_delivery.resent"):
-            prefix = "file" if action == "file.deleted" else "resp"
-            for _ in range(3):
-                target = self._team_id if action == "content.revealed" else new_id(prefix)
-                events.append((f"user:{self._lead}", action, target, self._sometime()))
-        AuditEvent.objects.bulk_create([
+        targets = {
+            "response.deleted": new_id("resp"),
+            "file.deleted": new_id("file"),
+            "content.revealed": self._team_id,
+            "webhook_delivery.resent": new_id("resp"),
+        }
+        events += [(f"user:{self._lead}", action, target, self._sometime()) for action, target in targets.items()]
+        AuditEvent.objects.bulk_create(
             AuditEvent(
                 team_id=self._team_id,
                 occurred_at=at,
@@ -155,12 +163,11 @@ class OtherTables:
                 request_id=new_id("req"),
             )
             for actor, action, target, at in events
-        ])  # fmt: skip
+        )
 
-    def _prompts_and_completions(self) -> None:
-        """Create a prompt, stored chat completions, and usage records of other endpoints."""
+    def _prompt(self) -> None:
         prompt = PromptTemplate.objects.create(team_id=self._team_id, name="Support answer", current=2)
-        PromptVersion.objects.bulk_create([
+        PromptVersion.objects.bulk_create(
             PromptVersion(
                 team_id=self._team_id,
                 prompt=prompt,
@@ -170,27 +177,25 @@ class OtherTables:
                 created_by=self._lead,
             )
             for number in (1, 2)
-        ])  # fmt: skip
+        )
+
+    def _calls_of_other_endpoints(self) -> None:
+        """Create stored chat completions and embeddings, with their usage records."""
         for number in range(6):
-            at, made = self._sometime(), new_id("chatcmpl").replace("_", "-", 1)
-            question, answer = map(self._picker.marked, self._rng.choice(TEXTS["chats"]))
+            at, completion_id = self._sometime(), new_id("chatcmpl").replace("_", "-", 1)
+            common = {**self._owner, "model": "atlas-mini", "request_id": new_id("req", at=at)}
+            question, answer = self._picker.pair_of("chats")
             message = {"role": "assistant", "content": answer, "refusal": None}
             choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
-            head = {"id": made, "object": "chat.completion", "created": unix(at), "model": "atlas-mini"}
-            common = {
-                "team_id": self._team_id,
-                "api_key": self._key,
-                "model": "atlas-mini",
-                "request_id": new_id("req", at=at),
-            }
+            head = {"id": completion_id, "object": "chat.completion", "created": unix(at), "model": "atlas-mini"}
             ChatCompletion.objects.create(
-                id=made,
+                id=completion_id,
                 created_at=at,
                 messages=[{"role": "user", "content": question}],
                 body={**head, "choices": [choice]},
                 **common,
             )
-            for endpoint, object_id in (("chat.completions", made), ("embeddings", f"emb-{number}")):
+            for endpoint, object_id in (("chat.completions", completion_id), ("embeddings", f"emb-{number}")):
                 UsageRecord.objects.create(
                     occurred_at=at,
                     endpoint=endpoint,
@@ -204,42 +209,41 @@ class OtherTables:
                     **common,
                 )
 
-    def _files(self) -> None:
-        """Create a vector store, including a file that could not be parsed, and a cancelled batch."""
-        owner = {"team_id": self._team_id, "api_key": self._key}
-        since = self._at - self._days * _DAY
-        store = VectorStore.objects.create(name="Handbook", created_at=since, **owner)
+    def _vector_store(self) -> None:
+        """Create a vector store, with a file that could not be parsed."""
+        store = VectorStore.objects.create(name="Handbook", created_at=self._since, **self._owner)
         for name, text in TEXTS["passages"]:
             content = self._picker.marked(text)
             file = self._file(name, content.encode(), Purpose.ASSISTANTS)
-            entry = VectorStoreFile.objects.create(
-                store=store,
-                file=file,
-                created_at=file.created_at,
-                status=EntryStatus.COMPLETED,
-                chunks=1,
-                usage_bytes=file.size,
-                **owner,
-            )
+            entry = self._entry(store, file, status=EntryStatus.COMPLETED, chunks=1, usage_bytes=file.size)
             VectorChunk.objects.create(team_id=self._team_id, store=store, entry=entry, position=0, text=content)
-        broken = self._file("scan.pdf", b"%PDF-1.4 not really", Purpose.ASSISTANTS, "application/pdf")
-        VectorStoreFile.objects.create(
-            store=store,
-            file=broken,
-            created_at=broken.created_at,
+        self._entry(
+            store,
+            self._file("scan.pdf", b"%PDF-1.4 not really", Purpose.ASSISTANTS),
             status=EntryStatus.FAILED,
             error_code="unsupported_file",
             error_message="The file is damaged.",
-            **owner,
         )
-        asked = [
-            {"custom_id": f"line-{n}", "method": "POST", "url": "/v1/responses",
-             "body": {"model": "atlas-mini", "input": self._picker.marked(question)}}
-            for n, (question, _) in enumerate(TEXTS["chats"])
-        ]  # fmt: skip
-        lines = b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in asked)
-        given = self._file("requests.jsonl", lines, Purpose.BATCH, "application/jsonl")
-        at = given.created_at
+
+    def _entry(self, store: VectorStore, file: File, **state: Any) -> VectorStoreFile:
+        return VectorStoreFile.objects.create(
+            store=store, file=file, created_at=file.created_at, **state, **self._owner
+        )
+
+    def _batch(self) -> None:
+        """Create a batch that was cancelled."""
+        requests = [
+            {
+                "custom_id": f"line-{number}",
+                "method": "POST",
+                "url": "/v1/responses",
+                "body": {"model": "atlas-mini", "input": self._picker.marked(question)},
+            }
+            for number, (question, _) in enumerate(TEXTS["chats"])
+        ]
+        lines = b"".join(orjson.dumps(request, option=orjson.OPT_APPEND_NEWLINE) for request in requests)
+        file = self._file("requests.jsonl", lines, Purpose.BATCH)
+        at = file.created_at
         Batch.objects.create(
             created_at=at,
             status=BatchStatus.CANCELLED,
@@ -247,26 +251,25 @@ class OtherTables:
             endpoint="/v1/responses",
             completion_window="24h",
             model="atlas-mini",
-            input_file_id=given.pk,
-            total=len(asked),
+            input_file_id=file.pk,
+            total=len(requests),
             expires_at=at + _DAY,
             in_progress_at=at + timedelta(minutes=1),
             cancelling_at=at + timedelta(minutes=2),
             ended_at=at + timedelta(minutes=3),
             request_id=new_id("req", at=at),
-            **owner,
+            **self._owner,
         )
 
-    def _file(self, name: str, content: bytes, purpose: Purpose, content_type: str = "text/plain") -> File:
+    def _file(self, name: str, content: bytes, purpose: Purpose) -> File:
         file = File(
-            team_id=self._team_id,
-            api_key=self._key,
             filename=name,
             purpose=purpose,
-            content_type=content_type,
+            content_type=_MEDIA_TYPES.get(PurePath(name).suffix, "text/plain"),
             size=len(content),
             state=FileState.READY,
             created_at=self._sometime(),
+            **self._owner,
         )
         file.sha256 = storage.store(file, BytesIO(content))
         file.save(force_insert=True)

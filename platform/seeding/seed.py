@@ -1,8 +1,11 @@
 """Seeding of a platform: teams, the runs of their scenarios, and their other rows."""
 
+import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -16,7 +19,7 @@ from responses.rollups import aggregate
 from seeding import teams
 from seeding.other_tables import OtherTables
 from seeding.runs import SeedRun
-from seeding.scenarios import LONG_CONVERSATION, QUEUED, RUNNING, SCENARIOS, Scenario
+from seeding.scenarios import SCENARIOS, Scenario, long_conversation, queued, running
 from seeding.teams import SeededTeam, SeededUser
 from seeding.texts import TEXTS, TextPicker
 from tenants import scope
@@ -61,7 +64,9 @@ def seed(order: SeedOptions) -> Seeded:
         count = max(1, left if number == order.teams else round(left * _SHARE))
         left -= count
         history = _TeamHistory(tenant, upstream, rng=Random(rng.random()), at=at, order=order)  # noqa: S311 - the same
-        history.play(count)
+        # In a thread of its own, because this one may have an event loop.
+        with ThreadPoolExecutor(1) as executor:
+            executor.submit(asyncio.run, history.play(count)).result()
         with scope.team(tenant.team.pk), transaction.atomic():
             for kind, rows in history.rows.items():
                 kind._default_manager.bulk_create(rows, batch_size=500)
@@ -84,20 +89,19 @@ class _TeamHistory:
         self.rows: dict[type[models.Model], list[models.Model]] = {}
         self.responses: list[Response] = []
 
-    def play(self, count: int) -> None:
+    async def play(self, count: int) -> None:
         """Play scenarios until the number of responses is reached."""
-        endless = Scenario(LONG_CONVERSATION, 0, in_conversation=True)
-        self._play(endless, self._at - min(4, self._days) * _DAY, most=round(count * _LONG_SHARE))
-        for exchange, amount, longest in ((RUNNING, 3, 900), (QUEUED, 2, 90)):
-            for _ in range(amount):
-                self._play(Scenario([exchange], 0), self._at - timedelta(seconds=self._rng.randrange(2, longest)))
+        endless = Scenario(long_conversation, in_conversation=True)
+        await self._play(endless, self._at - min(4, self._days) * _DAY, most=round(count * _LONG_SHARE))
+        for script, longest in (*[(running, 900)] * 3, *[(queued, 90)] * 2):
+            await self._play(Scenario(script), self._at - timedelta(seconds=self._rng.randrange(2, longest)))
         # Each scenario is played once at first, so that even little data shows all of them.
         kinds = self._rng.sample(SCENARIOS, len(SCENARIOS))
         while len(self.responses) < count:
             kind = (
                 kinds.pop() if kinds else self._rng.choices(SCENARIOS, [scenario.weight for scenario in SCENARIOS])[0]
             )
-            self._play(kind, self._sometime(), most=count - len(self.responses))
+            await self._play(kind, self._sometime(), most=count - len(self.responses))
 
     def _sometime(self) -> datetime:
         """Return a random time of the period, most likely in working hours."""
@@ -107,7 +111,7 @@ class _TeamHistory:
             if self._hours.random() < busy:
                 return at
 
-    def _play(self, kind: Scenario, at: datetime, *, most: int = 99) -> None:
+    async def _play(self, kind: Scenario, at: datetime, *, most: int = 99) -> None:
         """Play a scenario up to a number of responses; a conversation also ends at its longest or just before now."""
         key = self._tenant.keys[0 if self._rng.random() < 0.8 else 1]
         conversation = previous = None
@@ -121,14 +125,9 @@ class _TeamHistory:
                 metadata={"channel": channel, "topic": topic},
             )
             self._add([conversation])
-        for exchange in kind.exchanges[:most]:
-            if self._rng.random() > exchange.get("likely", 1):
-                return
-            names = self._picker.names() | (previous.names() if previous else {})
-            filled = self._picker.filled(exchange, names)
-            filled["request"] = {**self._request_options(), **filled["request"]}
+        for exchange in islice(kind.script(self._picker), most):
             previous = SeedRun(
-                filled,
+                replace(exchange, request={**self._request_options(), **exchange.request}),
                 key=key,
                 upstream=self._upstream,
                 at=at,
@@ -136,8 +135,9 @@ class _TeamHistory:
                 previous=previous,
                 conversation=conversation,
             )
+            await previous.play()
             self._add(previous.rows)
-            at = previous.at + timedelta(seconds=filled.get("pause", 30))
+            at = previous.at + timedelta(seconds=exchange.pause)
             if conversation and (conversation.next_position >= _LONG_ITEMS or at > self._at - timedelta(minutes=30)):
                 return
 

@@ -22,7 +22,6 @@ IMPORTS = {
     "responses.runs.recorder": 29,
     "responses.runs.reservations": 21,
     "responses.runs.runner": 21,
-    "seeding.runs": 24,
 }
 # Functions with more parameters, likewise.
 PARAMETERS = {
