@@ -143,11 +143,14 @@ class Servers:
             end = server.command.log.read_text(errors="replace")[-3000:]
             raise LaunchError(f"The {server.command.name} did not come up; the end of its log:\n{end}")
 
+    def command(self, name: str, *argv: str, **environment: str) -> ChildCommand:
+        """Return the command of a process with the platform's environment."""
+        values = {**os.environ, **self.environment, **environment}
+        return ChildCommand(name=name, argv=argv, log=self.log(name), directory=ROOT, environment=values)
+
     def start(self, name: str, *argv: str, is_ready: Callable[[], bool] | None = None, **environment: str) -> Server:
         """Start a process with the platform's environment."""
-        values = {**os.environ, **self.environment, **environment}
-        command = ChildCommand(name=name, argv=argv, log=self.log(name), directory=ROOT, environment=values)
-        return self.run(command, is_ready=is_ready)
+        return self.run(self.command(name, *argv, **environment), is_ready=is_ready)
 
     def route(self, upstream: str) -> str:
         """Create a team with an API key, route every model to the upstream, and return the key."""
@@ -280,10 +283,17 @@ def is_up(url: str) -> bool:
         return False
 
 
-def manage(environment: Mapping[str, str], *arguments: str) -> str:
-    """Run a command of `manage.py` and return its output. Raises LaunchError if it fails."""
-    command, values = [sys.executable, MANAGE, *arguments], {**os.environ, **environment}
-    done = subprocess.run(command, env=values, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+def manage(environment: Mapping[str, str], *arguments: str, root: Path = ROOT) -> str:
+    """Run a command of a checkout's `manage.py` and return its output. Raises LaunchError if it fails."""
+    done = subprocess.run(
+        [sys.executable, str(root / "manage.py"), *arguments],
+        cwd=root,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
     if done.returncode:
         raise LaunchError(f"`manage.py {arguments[0]}` failed:\n{done.stdout}{done.stderr}"[-3000:])
     return done.stdout

@@ -1,0 +1,187 @@
+"""`python -m benchmarks rolling-upgrade --from REVISION`: two versions serve one database, as during an upgrade.
+
+An older revision prepares the database and starts; this checkout migrates it and starts beside it. What the web process
+of one version stores, that of the other reads, continues, follows, cancels and deletes; the workers are first of both
+versions, then only of the old one, then only of the new one. Every difference is printed.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from openai import NotFoundError, OpenAI
+from typing_extensions import override
+
+from benchmarks.load import program
+from benchmarks.stack import ROOT, Programs, Server, Servers, is_up, manage, running_servers, tell
+from launcher import processes
+from launcher.address import any_free_port
+
+_QUICK, _SLOW = "mock-t20-d1-f1", "mock-t200-d50-f1"
+_PATIENCE_SECONDS = 120.0
+_POLL_SECONDS = 0.1
+_LINES = 3
+
+
+class Version(Programs):
+    """A checkout of the platform, whose processes use the servers of another."""
+
+    def __init__(self, name: str, root: Path) -> None:
+        self.name = name
+        self._root = root
+
+    @override
+    def manage(self, environment: Mapping[str, str], *arguments: str) -> str:
+        return manage(environment, *arguments, root=self._root)
+
+    def _start(self, servers: Servers, kind: str, *options: str, is_ready: Callable[[], bool]) -> Server:
+        # Celery puts the current directory on the path, so it has to be the checkout.
+        command = servers.command(f"{kind}-{self.name}", sys.executable, str(self._root / "manage.py"), kind, *options)
+        return servers.run(replace(command, directory=self._root), is_ready=is_ready)
+
+    def start_web(self, servers: Servers, key: str) -> OpenAI:
+        """Start a web process and return a client of it."""
+        port = any_free_port()
+        url = f"http://127.0.0.1:{port}"
+        options = ("--host", "127.0.0.1", "--port", str(port), "--processes", "1")
+        self._start(servers, "web", *options, is_ready=partial(is_up, f"{url}/readyz"))
+        return OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=_PATIENCE_SECONDS)
+
+    def start_worker(self, servers: Servers) -> Server:
+        """Start a worker and wait until it executes background responses."""
+        log = servers.log(f"worker-{self.name}")
+        seen = log.stat().st_size if log.exists() else 0
+        works = "the worker claims background responses"
+        return self._start(servers, "worker", is_ready=lambda: works in log.read_text(errors="replace")[seen:])
+
+
+def differences(writer: OpenAI, reader: OpenAI) -> Iterator[str]:
+    """Yield how what one version stores is treated differently by the other."""
+    stored = writer.responses.create(model=_QUICK, input="Hi")
+    # A newer version may have further fields, which are null.
+    own, others = (client.responses.retrieve(stored.id).to_dict() for client in (writer, reader))
+    if fields := [name for name in {**own, **others} if own.get(name) != others.get(name)]:
+        yield f"{', '.join(fields)} of a response"
+    if reader.responses.create(model=_QUICK, input="Go on", previous_response_id=stored.id).status != "completed":
+        yield "a chain"
+    conversation = writer.conversations.create()
+    for client in (writer, reader, writer):
+        client.responses.create(model=_QUICK, input="Hi", conversation=conversation.id)
+    pages = [client.conversations.items.list(conversation.id) for client in (writer, reader)]
+    if pages[0].to_dict() != pages[1].to_dict() or len(pages[0].data) != 6:
+        yield "a conversation"
+    writer.responses.delete(stored.id)
+    try:
+        reader.responses.retrieve(stored.id)
+        yield "a deleted response"
+    except NotFoundError:
+        pass
+    yield from _background_differences(writer, reader)
+    yield from _batch_differences(writer, reader)
+
+
+def _background_differences(writer: OpenAI, reader: OpenAI) -> Iterator[str]:
+    started = [writer.responses.create(model=_QUICK, input=f"Number {n}", background=True) for n in range(10)]
+    for response in started:
+        if _ended(reader, response.id) != "completed":
+            yield "a background response"
+    with writer.responses.create(model=_QUICK, input="Hi", background=True, stream=True) as events:
+        first: Any = next(iter(events))
+    followed = reader.responses.retrieve(first.response.id, stream=True, starting_after=first.sequence_number)
+    numbers, last = [], ""
+    for event in followed:
+        numbers.append(event.sequence_number)
+        last = event.type
+    if last != "response.completed" or numbers != [*range(1, len(numbers) + 1)]:
+        yield "the events of a background response"
+    slow = writer.responses.create(model=_SLOW, input="Hi", background=True)
+    reader.responses.cancel(slow.id)
+    if _ended(writer, slow.id) != "cancelled":
+        yield "a cancelled response"
+
+
+def _batch_differences(writer: OpenAI, reader: OpenAI) -> Iterator[str]:
+    body = {"method": "POST", "url": "/v1/responses", "body": {"model": _QUICK, "input": "Hi"}}
+    lines = "\n".join(json.dumps({"custom_id": str(number), **body}) for number in range(_LINES))
+    file = writer.files.create(file=("batch.jsonl", lines.encode()), purpose="batch")
+    batch = writer.batches.create(input_file_id=file.id, endpoint="/v1/responses", completion_window="24h")
+    for _ in _polls():
+        batch = reader.batches.retrieve(batch.id)
+        if batch.status in {"completed", "failed", "expired"}:
+            break
+    if batch.request_counts is None or batch.request_counts.completed != _LINES:
+        yield "a batch"
+
+
+def _ended(client: OpenAI, response_id: str) -> str:
+    """Wait until a response has ended and return its status."""
+    status = ""
+    for _ in _polls():
+        status = str(client.responses.retrieve(response_id).status)
+        if status not in {"queued", "in_progress"}:
+            break
+    return status
+
+
+def _polls() -> Iterator[None]:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        yield
+        time.sleep(_POLL_SECONDS)
+
+
+@contextmanager
+def _checkout(revision: str, path: Path) -> Iterator[Path]:
+    """Check a revision out beside this one, with the same environment."""
+    git = partial(subprocess.run, cwd=ROOT, check=True, capture_output=True)
+    git(["git", "worktree", "add", "--detach", "--quiet", str(path), revision])
+    try:
+        (path / ".venv").symlink_to(ROOT / ".venv")
+        yield path
+    finally:
+        git(["git", "worktree", "remove", "--force", str(path)])
+
+
+def measured(revision: str, *, directory: Path) -> list[str]:
+    """Return the differences, each with the versions of the workers, the writer and the reader."""
+    directory.mkdir(parents=True)
+    found = []
+    with _checkout(revision, directory / "old") as path:
+        old, new = Version("old", path), Version("new", ROOT)
+        with running_servers(directory / "servers", programs=old) as servers:
+            port = any_free_port()
+            url = f"http://127.0.0.1:{port}"
+            servers.start("mock", str(program("mock")), "--port", str(port), is_ready=partial(is_up, f"{url}/health"))
+            key = servers.route(url)
+            clients = {"old": old.start_web(servers, key)}
+            new.manage(servers.environment, "migrate")
+            clients["new"] = new.start_web(servers, key)
+            for versions in ([old, new], [old], [new]):
+                workers = [version.start_worker(servers) for version in versions]
+                names = " and ".join(version.name for version in versions)
+                for writer, reader in (("old", "new"), ("new", "old")):
+                    tell(f"workers: {names}; written by {writer}, read by {reader}")
+                    for difference in differences(clients[writer], clients[reader]):
+                        found.append(f"{difference} (workers: {names}; written by {writer}, read by {reader})")
+                for worker in workers:
+                    processes.end(worker.process, asking=signal.SIGTERM, patience=30.0)
+    return found
+
+
+def main(arguments: Sequence[str], *, directory: Path) -> int:
+    """Print the differences and return 1 if there are any."""
+    parser = ArgumentParser(prog="python -m benchmarks rolling-upgrade", description=__doc__)
+    parser.add_argument("--from", dest="revision", required=True, help="commit or tag of the older version")
+    options = parser.parse_args(arguments)
+    found = measured(options.revision, directory=directory)
+    print("\n".join(found) or "Both versions answer alike, with the workers of either.")
+    return int(bool(found))
