@@ -6,7 +6,6 @@ from typing import Any
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.admin import display, register
-from django.contrib.admin.utils import unquote
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
@@ -15,7 +14,6 @@ from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, MultipleChoicesDropdownFilter
-from unfold.decorators import action
 
 from console.widgets import LogAdmin, TimeFilter, column, duration, exact, time_column, tone, two_lines
 from deliveries.notifications import choices_of, set_choice
@@ -23,6 +21,7 @@ from deliveries.outbox import queue
 from tenants.console.audited_admin import audit_row
 from tenants.console.permissions import TeamScoped
 from tenants.console.roles import EVERY_ROLE, LEADS, OPERATORS, STAFF
+from tenants.console.row_actions import RowAction
 from tenants.console.site import page, render
 from tenants.console.viewer import Viewer, viewer_of
 from tenants.models import MailDelivery
@@ -103,41 +102,20 @@ class MailAdmin(LogAdmin, TeamScoped):
             return queryset, False
         return (queryset.filter(pk=term) if term.startswith("mail_") else queryset.filter(address=term)), False
 
-    # Unfold calls this without an id for the list, and with the id of the page for a detail action.
-    def has_resend_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        """Return whether the user may resend this mail, or any mail without an id."""
-        if object_id is None:
-            return viewer_of(request).may(MANAGERS)
-        mail = self.get_object(request, unquote(str(object_id)))
-        return mail is not None and viewer_of(request).may(MANAGERS, mail)
-
-    @action(  # type: ignore[untyped-decorator]  # Unfold has no types
-        description="Resend", url_path="resend", icon="replay", permissions=["resend"]
+    @RowAction(
+        title="Resend",
+        icon="replay",
+        permits=lambda viewer, mail: viewer.may(MANAGERS, mail),
+        question="Resend this mail?",
+        description=lambda mail: f"{mail.address} receives the mail again with the same Message-ID.",
     )
-    def resend(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Render the confirmation page, or schedule an immediate attempt on POST."""
-        mail: MailDelivery | None = self.get_object(request, unquote(object_id))
-        if mail is None or not viewer_of(request).may(MANAGERS, mail):
-            raise PermissionDenied
-        back = self.page_of(mail)
-        if request.method == "POST":
-            if queue.resend(mail):
-                audit_row(viewer_of(request), mail, "resent", after={"address": mail.address})
-                messages.success(request, "The mail is being resent.")
-            else:
-                messages.info(request, "An attempt is already in progress.")
-            return HttpResponseRedirect(back)
-        return self.render(
-            request,
-            "admin/responses/webhookendpoint/form.html",
-            "Resend this mail?",
-            original=mail,
-            button="Resend",
-            icon="replay",
-            variant="primary",
-            description=f"{mail.address} receives the mail again with the same Message-ID.",
-            back=back,
-        )
+    def resend(self, request: HttpRequest, mail: MailDelivery) -> None:
+        """Schedule an immediate attempt."""
+        if queue.resend(mail):
+            audit_row(viewer_of(request), mail, "resent", after={"address": mail.address})
+            messages.success(request, "The mail is being resent.")
+        else:
+            messages.info(request, "An attempt is already in progress.")
 
     # -- columns -------------------------------------------------------------------------------------------------------
 

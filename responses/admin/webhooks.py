@@ -8,17 +8,15 @@ from asgiref.sync import async_to_sync
 from django import forms
 from django.contrib import messages
 from django.contrib.admin import display, register
-from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Count, IntegerField, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.safestring import SafeString
 from typing_extensions import override
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, MultipleChoicesDropdownFilter
-from unfold.decorators import action
 from unfold.enums import ActionVariant
 from unfold.widgets import (
     UnfoldAdminCheckboxSelectMultipleWidget,
@@ -51,12 +49,12 @@ from responses.webhooks.models import MAX_NAME, MAX_URL, WebhookDelivery, Webhoo
 from responses.webhooks.signing import hint
 from tenants.console.permissions import TeamScoped
 from tenants.console.roles import LEADS, OPERATORS
+from tenants.console.row_actions import CONFIRM, RowAction
 from tenants.console.viewer import viewer_of
 from tenants.models import Team
 from tenants.models.notifications import DELIVERY_TONES, DeliveryState
 
 MANAGERS = LEADS | OPERATORS
-FORM_PAGE = "admin/responses/webhookendpoint/form.html"
 _SECRET_PAGE = "admin/responses/webhookendpoint/secret.html"  # noqa: S105 - a template path
 _EVENTS = [(name, name) for name in EVENT_TYPES]
 _HOURS = 24
@@ -128,6 +126,10 @@ class TestEventForm(forms.Form):
     """Choice of the event type of a test event."""
 
     event_type = forms.ChoiceField(choices=_EVENTS, label="Event", widget=UnfoldAdminSelectWidget)
+
+
+def _switch_verb(endpoint: WebhookEndpoint) -> str:
+    return "Disable" if endpoint.enabled else "Enable"
 
 
 @register(WebhookEndpoint)
@@ -208,17 +210,6 @@ class EndpointAdmin(TeamScoped):
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return viewer_of(request).may(LEADS)
 
-    def has_rotate_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        """Return whether the user may rotate the secret, which shows the new one: leads only."""
-        return viewer_of(request).may(LEADS) and self.has_manage_permission(request, object_id)
-
-    def has_manage_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        """Return whether the user may manage the endpoint, or any endpoint without an id."""
-        if object_id is None:
-            return viewer_of(request).may(self.managers)
-        endpoint = self.get_object(request, unquote(str(object_id)))
-        return endpoint is not None and viewer_of(request).may(self.managers, endpoint)
-
     # -- create, change, delete ----------------------------------------------------------------------------------------
 
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
@@ -238,7 +229,7 @@ class EndpointAdmin(TeamScoped):
                 return self._show_secret(request, endpoint, "Copy the signing secret")
         return self.render(
             request,
-            FORM_PAGE,
+            CONFIRM,
             "Create webhook endpoint",
             form=form,
             button="Create endpoint",
@@ -267,83 +258,68 @@ class EndpointAdmin(TeamScoped):
 
     # -- actions -------------------------------------------------------------------------------------------------------
 
-    @action(  # type: ignore[untyped-decorator]  # Unfold has no types
-        description="Send test", url_path="test", icon="send", permissions=["manage"]
+    @RowAction(
+        title="Send test",
+        icon="send",
+        permits=lambda viewer, endpoint: viewer.may(MANAGERS, endpoint),
+        question="Send a test event",
+        button="Send",
+        description=lambda endpoint: (
+            f"Sends a signed sample event to {endpoint.url}. The object in the event does not exist."
+        ),
+        form=TestEventForm,
+        path="test",
     )
-    def send_test(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Render the form, or send a test event on POST."""
-        endpoint = self._get_managed(request, object_id)
-        form = TestEventForm(request.POST or None)
-        if request.method != "POST" or not form.is_valid():
-            description = f"Sends a signed sample event to {endpoint.url}. The object in the event does not exist."
-            texts = {"button": "Send", "icon": "send", "description": description, "form": form}
-            return self._confirm(request, endpoint, "Send a test event", **texts)
+    def send_test(self, request: HttpRequest, endpoint: WebhookEndpoint, form: TestEventForm) -> None:
+        """Send a test event."""
         event_type = form.cleaned_data["event_type"]
         try:
             outcome = async_to_sync(services.send_test)(endpoint=endpoint, event_type=event_type)
         except ApiError as failed:
             messages.error(request, f"Test failed. {failed.message}")
-        else:
-            # Only a test that reached the endpoint is audited.
-            services.audit_test(
-                endpoint=endpoint, actor=viewer_of(request).actor, event_type=event_type, result=outcome
-            )
-            result = f"The endpoint responded with status {outcome.status} in {outcome.milliseconds} ms."
-            (messages.success if outcome.succeeded else messages.warning)(request, result)
-        return HttpResponseRedirect(self.page_of(endpoint))
+            return
+        # Only a test that reached the endpoint is audited.
+        services.audit_test(endpoint=endpoint, actor=viewer_of(request).actor, event_type=event_type, result=outcome)
+        result = f"The endpoint responded with status {outcome.status} in {outcome.milliseconds} ms."
+        (messages.success if outcome.succeeded else messages.warning)(request, result)
 
-    @action(  # type: ignore[untyped-decorator]  # as above
-        description="Rotate secret", url_path="rotate", icon="autorenew", permissions=["rotate"]
+    @RowAction(
+        title="Rotate secret",
+        icon="autorenew",
+        # Managing is not enough: the next page shows the secret, which operators must not see.
+        permits=lambda viewer, endpoint: viewer.may(LEADS, endpoint),
+        question="Rotate the signing secret?",
+        form=RotateSecretForm,
     )
-    def rotate(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Render the confirmation page, or rotate the secret and show the new one on POST."""
-        endpoint = self._get_managed(request, object_id)
-        # Managing is not enough: the page shows the secret, which operators must not see.
-        if not viewer_of(request).may(LEADS, endpoint):
-            raise PermissionDenied
-        if request.method == "POST":
-            form = RotateSecretForm(request.POST)
-            keep_old = form.is_valid() and form.cleaned_data["keep_old"]
-            changed = services.rotate_secret(endpoint=endpoint, actor=viewer_of(request).actor, keep_old=keep_old)
-            return self._show_secret(request, changed, "Copy the new signing secret")
-        texts = {"button": "Rotate secret", "icon": "autorenew", "form": RotateSecretForm()}
-        return self._confirm(request, endpoint, "Rotate the signing secret?", **texts)
+    def rotate(self, request: HttpRequest, endpoint: WebhookEndpoint, form: RotateSecretForm) -> HttpResponse:
+        """Rotate the secret and show the new one."""
+        keep_old = form.cleaned_data["keep_old"]
+        changed = services.rotate_secret(endpoint=endpoint, actor=viewer_of(request).actor, keep_old=keep_old)
+        return self._show_secret(request, changed, "Copy the new signing secret")
 
-    @action(  # type: ignore[untyped-decorator]  # as above
-        description="Enable or disable",
-        url_path="switch",
+    @RowAction(
+        title="Enable or disable",
         icon="power_settings_new",
-        permissions=["manage"],
-        variant=ActionVariant.DANGER,
-    )
-    def switch(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Render the confirmation page, or enable or disable the endpoint on POST."""
-        endpoint = self._get_managed(request, object_id)
-        verb = "disable" if endpoint.enabled else "enable"
-        if request.method == "POST":
-            services.set_enabled(endpoint=endpoint, actor=viewer_of(request).actor, enabled=not endpoint.enabled)
-            messages.success(request, f"Endpoint {endpoint} {verb}d.")
-            return HttpResponseRedirect(self.page_of(endpoint))
-        description = (
+        permits=lambda viewer, endpoint: viewer.may(MANAGERS, endpoint),
+        question=lambda endpoint: f"{_switch_verb(endpoint)} this endpoint?",
+        button=_switch_verb,
+        description=lambda endpoint: (
             "No more events are sent. Pending deliveries are kept until 72 hours after their event."
             if endpoint.enabled
             else "New events and pending deliveries are sent again."
-        )
-        texts = {"button": verb.capitalize(), "icon": "power_settings_new", "description": description}
-        return self._confirm(request, endpoint, f"{verb.capitalize()} this endpoint?", **texts)
-
-    def _get_managed(self, request: HttpRequest, object_id: str) -> WebhookEndpoint:
-        endpoint: WebhookEndpoint | None = self.get_object(request, unquote(object_id))
-        if endpoint is None or not viewer_of(request).may(self.managers, endpoint):
-            raise PermissionDenied
-        return endpoint
-
-    def _confirm(self, request: HttpRequest, endpoint: WebhookEndpoint, title: str, **texts: Any) -> HttpResponse:
-        back = self.page_of(endpoint)
-        return self.render(request, FORM_PAGE, title, original=endpoint, variant="primary", back=back, **texts)
+        ),
+        variant=ActionVariant.DANGER,
+    )
+    def switch(self, request: HttpRequest, endpoint: WebhookEndpoint) -> None:
+        """Enable or disable the endpoint."""
+        verb = _switch_verb(endpoint).lower()
+        services.set_enabled(endpoint=endpoint, actor=viewer_of(request).actor, enabled=not endpoint.enabled)
+        messages.success(request, f"Endpoint {endpoint} {verb}d.")
 
     def _show_secret(self, request: HttpRequest, endpoint: WebhookEndpoint, title: str) -> HttpResponse:
-        return self.render(request, _SECRET_PAGE, title, endpoint=endpoint, url=self.page_of(endpoint))
+        return self.render(
+            request, _SECRET_PAGE, title, endpoint=endpoint, secret=endpoint.secret, url=self.page_of(endpoint)
+        )
 
     # -- columns -------------------------------------------------------------------------------------------------------
 
@@ -394,45 +370,23 @@ class DeliveryAdmin(LogAdmin, TeamScoped):
         found = queryset.filter(Q(event_id=term) | Q(object_id=term)) if term else queryset
         return found, False
 
-    # Unfold calls this without an id for the list, and with the id of the page for a detail action.
-    def has_resend_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        """Return whether the user may manage the endpoint of the delivery, or any endpoint without an id."""
-        if object_id is None:
-            return viewer_of(request).may(MANAGERS)
-        delivery = self.get_object(request, unquote(str(object_id)))
-        return delivery is not None and viewer_of(request).may(MANAGERS, delivery)
-
-    @action(  # type: ignore[untyped-decorator]  # Unfold has no types
-        description="Resend", url_path="resend", icon="replay", permissions=["resend"]
-    )
-    def resend(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Render the confirmation page, or schedule an immediate attempt on POST."""
-        delivery: WebhookDelivery | None = self.get_object(request, unquote(object_id))
-        if delivery is None or not viewer_of(request).may(MANAGERS, delivery):
-            raise PermissionDenied
-        back = self.page_of(delivery)
-        if request.method == "POST":
-            if not delivery.endpoint.enabled:
-                messages.error(request, "The endpoint is disabled. Enable it first.")
-            elif services.resend(delivery=delivery, actor=viewer_of(request).actor):
-                messages.success(request, "The event is being resent.")
-            else:
-                messages.info(request, "An attempt is already in progress.")
-            return HttpResponseRedirect(back)
-        description = (
+    @RowAction(
+        title="Resend",
+        icon="replay",
+        permits=lambda viewer, delivery: viewer.may(MANAGERS, delivery),
+        question="Resend this event?",
+        description=lambda delivery: (
             f"{delivery.endpoint.name} receives the event again with the same ID, so it can detect the duplicate."
-        )
-        return self.render(
-            request,
-            FORM_PAGE,
-            "Resend this event?",
-            original=delivery,
-            button="Resend",
-            icon="replay",
-            variant="primary",
-            description=description,
-            back=back,
-        )
+        ),
+    )
+    def resend(self, request: HttpRequest, delivery: WebhookDelivery) -> None:
+        """Schedule an immediate attempt."""
+        if not delivery.endpoint.enabled:
+            messages.error(request, "The endpoint is disabled. Enable it first.")
+        elif services.resend(delivery=delivery, actor=viewer_of(request).actor):
+            messages.success(request, "The event is being resent.")
+        else:
+            messages.info(request, "An attempt is already in progress.")
 
     # -- columns -------------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from console.widgets import ConsoleAdmin
 from tenants.console.roles import ADMINISTRATORS_ONLY, EVERY_ROLE, OPERATORS, STAFF, Roles
+from tenants.console.row_actions import RowActions
 from tenants.console.viewer import viewer_of
 
 
@@ -44,7 +45,7 @@ class ByRole:
         raise Http404
 
 
-class TeamScoped(ByRole, ConsoleAdmin):
+class TeamScoped(ByRole, RowActions, ConsoleAdmin):
     """Admin page of rows that belong to teams. `team_field` is the lookup of the team's id."""
 
     team_field = "team_id"
@@ -62,7 +63,7 @@ class TeamScoped(ByRole, ConsoleAdmin):
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
 
-class PlatformOnly(ByRole, ConsoleAdmin):
+class PlatformOnly(ByRole, RowActions, ConsoleAdmin):
     """Admin page of objects that belong to no team: staff view them, operators manage them."""
 
     viewers = STAFF

@@ -6,11 +6,9 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.contrib.admin import register
-from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 from typing_extensions import override
-from unfold.decorators import action
 from unfold.enums import ActionVariant
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
@@ -20,6 +18,7 @@ from organization.admin.key_forms import AddressesField, addresses_field
 from tenants import services
 from tenants.console.permissions import PlatformOnly
 from tenants.console.roles import ADMINISTRATORS_ONLY
+from tenants.console.row_actions import RowAction
 from tenants.console.viewer import viewer_of
 from tenants.models import AdminKey, AdminScope
 
@@ -122,25 +121,22 @@ class AdminKeyAdmin(PlatformOnly):
     def response_add(self, request: Any, obj: AdminKey, post_url_continue: Any = None) -> HttpResponse:
         # No redirect after the POST: the secret would have to be stored in between.
         template, api = "admin/tenants/adminkey/created.html", request.build_absolute_uri("/v1")
+        new = request.new_key
         return self.render(
-            request, template, "Copy your new admin key", new=request.new_key, api=api, url=self.page_of(obj)
+            request, template, "Copy your new admin key", new=new, secret=new.secret, api=api, url=self.page_of(obj)
         )
 
-    def has_revoke_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        """Return true if the user may revoke this key."""
-        return viewer_of(request).may(ADMINISTRATORS_ONLY)
-
-    @action(  # type: ignore[untyped-decorator]  # Unfold has no types
-        description="Revoke", url_path="revoke", icon="block", permissions=["revoke"], variant=ActionVariant.DANGER
+    @RowAction(
+        title="Revoke",
+        icon="block",
+        permits=lambda viewer, key: viewer.may(ADMINISTRATORS_ONLY),
+        question="Revoke this admin key?",
+        button="Revoke key",
+        button_variant="danger",
+        template="admin/tenants/adminkey/revoke.html",
+        variant=ActionVariant.DANGER,
     )
-    def revoke(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Show the confirmation page; on POST, revoke the key."""
-        if not viewer_of(request).may(ADMINISTRATORS_ONLY):
-            raise PermissionDenied
-        key = self.get_or_404(request, object_id)
-        if request.method != "POST":
-            title = "Revoke this admin key?"
-            return self.render(request, "admin/tenants/adminkey/revoke.html", title, key=key, original=key)
+    def revoke(self, request: HttpRequest, key: AdminKey) -> None:
+        """Revoke the key."""
         if services.revoke_admin_key(key=key, actor=viewer_of(request).actor):
             messages.success(request, f"{key.name} is revoked.")
-        return HttpResponseRedirect(self.page_of(key))

@@ -5,12 +5,11 @@ Keys are created, rotated, disabled and revoked, but never deleted, as usage and
 is shown once, when it is created.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from django.contrib import messages
 from django.contrib.admin import display, register
-from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -19,7 +18,6 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from typing_extensions import override
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, DropdownFilter
-from unfold.decorators import action
 from unfold.enums import ActionVariant
 
 from console.widgets import badge, column, id_column, key_cell, time_column, two_lines
@@ -29,6 +27,7 @@ from tenants import scope, services
 from tenants.console.audited_admin import AuditedAdmin
 from tenants.console.permissions import TeamScoped
 from tenants.console.roles import CONTRIBUTORS, LEADS, OPERATORS
+from tenants.console.row_actions import RowAction
 from tenants.console.viewer import Viewer, viewer_of
 from tenants.models import ApiKey, KeySource, Role
 
@@ -45,6 +44,11 @@ def _created_by(viewer: Viewer, key: ApiKey) -> bool:
 def may_manage_key(viewer: Viewer, key: ApiKey) -> bool:
     """Return true for users who may change, disable and revoke a key: leads, operators and the key's developer."""
     return viewer.may(KEY_MANAGERS, key) or _created_by(viewer, key)
+
+
+def _may_change(viewer: Viewer, key: ApiKey) -> bool:
+    # A revoked key remains for the records that refer to it.
+    return key.revoked_at is None and may_manage_key(viewer, key)
 
 
 def may_rotate_key(viewer: Viewer, key: ApiKey) -> bool:
@@ -189,7 +193,7 @@ class KeyAdmin(AuditedAdmin, TeamScoped):
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         if obj is None:
             return viewer_of(request).may(KEY_MANAGERS | CONTRIBUTORS)
-        return obj.revoked_at is None and may_manage_key(viewer_of(request), obj)
+        return _may_change(viewer_of(request), obj)
 
     # -- creation ------------------------------------------------------------------------------------------------------
 
@@ -225,6 +229,7 @@ class KeyAdmin(AuditedAdmin, TeamScoped):
             "admin/tenants/apikey/created.html",
             title,
             new=new,
+            secret=new.secret,
             api=request.build_absolute_uri("/v1"),
             model=next(iter(new.key.allowed_models or model_names_of([new.key.team_id])), "your-model"),
             url=self.page_of(new.key),
@@ -232,101 +237,74 @@ class KeyAdmin(AuditedAdmin, TeamScoped):
 
     # -- actions -------------------------------------------------------------------------------------------------------
 
-    def _permits(self, request: HttpRequest, object_id: str, test: Callable[[ApiKey], bool]) -> bool:
-        key: ApiKey | None = self.get_object(request, unquote(str(object_id)))
-        return key is not None and key.revoked_at is None and test(key)
+    @RowAction(title="Limits", icon="speed", permits=_may_change)
+    def limits(self, request: HttpRequest, key: ApiKey) -> HttpResponse:
+        """Redirect to the page of the key's limits."""
+        return HttpResponseRedirect(f"{reverse('console:limits', args=[key.team_id])}?key={key.pk}")
 
-    def has_revoke_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        """Return true if the user may revoke this key, or any key if none is given."""
-        if object_id is None:
-            return viewer_of(request).may(KEY_MANAGERS | CONTRIBUTORS)
-        return self._permits(request, object_id, lambda key: may_manage_key(viewer_of(request), key))
-
-    def has_disable_permission(self, request: HttpRequest, object_id: str) -> bool:
-        """Return true if the key is enabled and the user may disable it."""
-        return self._permits(
-            request, object_id, lambda key: key.disabled_at is None and may_manage_key(viewer_of(request), key)
-        )
-
-    def has_enable_permission(self, request: HttpRequest, object_id: str) -> bool:
-        """Return true if the key is disabled and the user may enable it."""
-        return self._permits(
-            request, object_id, lambda key: bool(key.disabled_at) and may_manage_key(viewer_of(request), key)
-        )
-
-    def has_rotate_permission(self, request: HttpRequest, object_id: str) -> bool:
-        """Return true if the user may rotate the key."""
-        return self._permits(request, object_id, lambda key: may_rotate_key(viewer_of(request), key))
-
-    def has_limits_permission(self, request: HttpRequest, object_id: str) -> bool:
-        """Return true if the user may change the limits of the key."""
-        return self._permits(request, object_id, lambda key: may_manage_key(viewer_of(request), key))
-
-    def has_clone_permission(self, request: HttpRequest, object_id: str) -> bool:
-        """Return true if the user may create a key for the same team."""
-        key = self.get_object(request, unquote(str(object_id)))
-        return key is not None and viewer_of(request).may(CONTRIBUTORS, key)
-
-    @action(  # type: ignore[untyped-decorator]  # Unfold has no types
-        description="Revoke", url_path="revoke", icon="block", permissions=["revoke"], variant=ActionVariant.DANGER
+    @RowAction(
+        title="Rotate",
+        icon="autorenew",
+        permits=lambda viewer, key: key.revoked_at is None and may_rotate_key(viewer, key),
+        question="Rotate this key?",
+        button="Rotate key",
+        template="admin/tenants/apikey/rotate.html",
+        form=RotateKeyForm,
     )
-    def revoke(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Show the confirmation page; on POST, revoke the key."""
-        key = self.get_or_404(request, object_id)
-        if not may_manage_key(viewer_of(request), key):
-            raise PermissionDenied
-        if request.method != "POST":
-            template = "admin/tenants/apikey/revoke.html"
-            return self.render(request, template, "Revoke this key?", key=key, original=key)
+    def rotate(self, request: HttpRequest, key: ApiKey, form: RotateKeyForm) -> HttpResponse:
+        """Rotate the key and show the new secret once."""
+        rotated = services.rotate_key(key=key, grace=form.grace_period(), actor=viewer_of(request).actor)
+        return self.show_secret(request, rotated, "Copy the new secret")
+
+    @RowAction(title="Clone", icon="content_copy", permits=lambda viewer, key: viewer.may(CONTRIBUTORS, key))
+    def clone(self, request: HttpRequest, key: ApiKey) -> HttpResponse:
+        """Redirect to the form of a new key, prefilled from this one."""
+        return HttpResponseRedirect(f"{reverse('admin:tenants_apikey_add')}?clone={key.pk}")
+
+    @RowAction(
+        title="Disable",
+        icon="pause",
+        permits=lambda viewer, key: key.disabled_at is None and _may_change(viewer, key),
+        question="Disable this key?",
+        button="Disable key",
+        button_variant="danger",
+        template="admin/tenants/apikey/switch.html",
+    )
+    def disable(self, request: HttpRequest, key: ApiKey) -> None:
+        """Disable the key."""
+        self._switch(request, key, enabled=False)
+
+    @RowAction(
+        title="Enable",
+        icon="play_arrow",
+        permits=lambda viewer, key: key.disabled_at is not None and _may_change(viewer, key),
+        question="Enable this key?",
+        button="Enable key",
+        template="admin/tenants/apikey/switch.html",
+    )
+    def enable(self, request: HttpRequest, key: ApiKey) -> None:
+        """Enable the key."""
+        self._switch(request, key, enabled=True)
+
+    def _switch(self, request: HttpRequest, key: ApiKey, *, enabled: bool) -> None:
+        services.enable_key(key=key, enabled=enabled, actor=viewer_of(request).actor)
+        state = "enabled" if enabled else "disabled"
+        messages.success(request, f"The key {key} was {state}. This takes effect everywhere within two seconds.")
+
+    @RowAction(
+        title="Revoke",
+        icon="block",
+        permits=_may_change,
+        question="Revoke this key?",
+        button="Revoke key",
+        button_variant="danger",
+        template="admin/tenants/apikey/revoke.html",
+        variant=ActionVariant.DANGER,
+        list_roles=KEY_MANAGERS | CONTRIBUTORS,
+    )
+    def revoke(self, request: HttpRequest, key: ApiKey) -> None:
+        """Revoke the key."""
         if services.revoke_key(key=key, actor=viewer_of(request).actor):
             messages.success(request, f"The key {key} was revoked. It stops working everywhere within two seconds.")
         else:
             messages.info(request, f"The key {key} was already revoked.")
-        return HttpResponseRedirect(self.page_of(key))
-
-    @action(description="Limits", url_path="limits", icon="speed", permissions=["limits"])  # type: ignore[untyped-decorator]  # the same
-    def limits(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Redirect to the page of the key's limits."""
-        key = self.get_or_404(request, object_id)
-        return HttpResponseRedirect(f"{reverse('console:limits', args=[key.team_id])}?key={key.pk}")
-
-    @action(description="Disable", url_path="disable", icon="pause", permissions=["disable"])  # type: ignore[untyped-decorator]  # the same
-    def disable(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Show the confirmation page; on POST, disable the key."""
-        return self._switch(request, object_id, enabled=False)
-
-    @action(description="Enable", url_path="enable", icon="play_arrow", permissions=["enable"])  # type: ignore[untyped-decorator]  # the same
-    def enable(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Show the confirmation page; on POST, enable the key."""
-        return self._switch(request, object_id, enabled=True)
-
-    def _switch(self, request: HttpRequest, object_id: str, *, enabled: bool) -> HttpResponse:
-        key = self.get_or_404(request, object_id)
-        if key.revoked_at is not None or not may_manage_key(viewer_of(request), key):
-            raise PermissionDenied
-        if request.method != "POST":
-            title = "Enable this key?" if enabled else "Disable this key?"
-            template = "admin/tenants/apikey/switch.html"
-            return self.render(request, template, title, key=key, original=key, enabled=enabled)
-        services.enable_key(key=key, enabled=enabled, actor=viewer_of(request).actor)
-        state = "enabled" if enabled else "disabled"
-        messages.success(request, f"The key {key} was {state}. This takes effect everywhere within two seconds.")
-        return HttpResponseRedirect(self.page_of(key))
-
-    @action(description="Clone", url_path="clone", icon="content_copy", permissions=["clone"])  # type: ignore[untyped-decorator]  # the same
-    def clone(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Redirect to the form of a new key, prefilled from this one."""
-        return HttpResponseRedirect(f"{reverse('admin:tenants_apikey_add')}?clone={object_id}")
-
-    @action(description="Rotate", url_path="rotate", icon="autorenew", permissions=["rotate"])  # type: ignore[untyped-decorator]  # the same
-    def rotate(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Show the form for the grace period; on POST, rotate the key and show the new secret once."""
-        key = self.get_or_404(request, object_id)
-        if key.revoked_at is not None or not may_rotate_key(viewer_of(request), key):
-            raise PermissionDenied
-        form = RotateKeyForm(request.POST or None)
-        if request.method == "POST" and form.is_valid():
-            rotated = services.rotate_key(key=key, grace=form.grace_period(), actor=viewer_of(request).actor)
-            return self.show_secret(request, rotated, "Copy the new secret")
-        template = "admin/tenants/apikey/rotate.html"
-        return self.render(request, template, "Rotate this key?", key=key, original=key, form=form)

@@ -193,6 +193,10 @@ class TeamAdmin(AuditedAdmin, TeamScoped):
                         "Remove this member?",
                         team=team,
                         member=member,
+                        posted={"do": "remove", "member": member.pk, "sure": "1"},
+                        button="Remove member",
+                        icon="person_remove",
+                        variant="danger",
                         back=tab_url(team, "members"),
                     )
                 case "remove":
@@ -231,8 +235,19 @@ class TeamAdmin(AuditedAdmin, TeamScoped):
         if not viewer_of(request).may(OPERATORS, team):
             raise PermissionDenied
         if request.method != "POST":
-            title, back = "Resume this team?" if team.suspended_at else "Suspend this team?", tab_url(team, "danger")
-            return self.render(request, "admin/tenants/team/suspend.html", title, team=team, original=team, back=back)
+            verb = "Resume" if team.suspended_at else "Suspend"
+            return self.render(
+                request,
+                "admin/tenants/team/suspend.html",
+                f"{verb} this team?",
+                team=team,
+                original=team,
+                posted={"do": verb.lower()},
+                button=f"{verb} team",
+                icon="play_arrow" if team.suspended_at else "pause",
+                variant="primary" if team.suspended_at else "danger",
+                back=tab_url(team, "danger"),
+            )
         # Explicit and not a toggle: a page that is out of date must not do the opposite of what it shows.
         suspends = request.POST.get("do") == "suspend"
         services.suspend_team(team=team, suspended=suspends, actor=viewer_of(request).actor)

@@ -17,18 +17,18 @@ from django.contrib.admin import display, register
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group, User
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from typing_extensions import override
 from unfold.admin import TabularInline
-from unfold.decorators import action
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
 from console.widgets import badge, column, time_column
 from tenants.console.audited_admin import AuditedAdmin, audit_row
 from tenants.console.permissions import ByRole, PlatformOnly
 from tenants.console.roles import ADMINISTRATORS_ONLY
+from tenants.console.row_actions import RowAction
 from tenants.console.viewer import viewer_of
 from tenants.models import Membership, StaffMember
 
@@ -124,19 +124,16 @@ class UserAdmin(AuditedAdmin, PlatformOnly, DjangoUserAdmin):  # type: ignore[ty
 
     # -- sign out ------------------------------------------------------------------------------------------------------
 
-    def has_sign_out_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        return viewer_of(request).may(ADMINISTRATORS_ONLY)
-
-    @action(  # type: ignore[untyped-decorator]  # Unfold has no types
-        description="Sign out and reset", url_path="sign-out", icon="logout", permissions=["sign_out"]
+    @RowAction(
+        title="Sign out and reset",
+        icon="logout",
+        permits=lambda viewer, user: viewer.may(ADMINISTRATORS_ONLY),
+        question=lambda user: f"Sign out {user.get_username()}?",
+        template="admin/auth/user/sign_out.html",
+        path="sign-out",
     )
-    def sign_out(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Show the confirmation page; on POST, end all sessions and optionally remove the second factors."""
-        user = self.get_or_404(request, object_id)
-        if request.method != "POST":
-            return self.render(
-                request, "admin/auth/user/sign_out.html", f"Sign out {user.get_username()}?", original=user
-            )
+    def sign_out(self, request: HttpRequest, user: User) -> None:
+        """End all sessions and optionally remove the second factors."""
         ended = 0
         # One by one: `end` also deletes the session itself, which a bulk delete of these rows would leave alive.
         for session in UserSession.objects.filter(user=user):
@@ -145,4 +142,3 @@ class UserAdmin(AuditedAdmin, PlatformOnly, DjangoUserAdmin):  # type: ignore[ty
         factors = Authenticator.objects.filter(user=user).delete()[0] if "factors" in request.POST else 0
         audit_row(viewer_of(request), user, "signed_out", after={"sessions": ended, "second_factors_removed": factors})
         messages.success(request, f"Ended {ended} sessions and removed {factors} second factors.")
-        return HttpResponseRedirect(self.page_of(user))
