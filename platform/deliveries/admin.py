@@ -8,11 +8,12 @@ from django.contrib import messages
 from django.contrib.admin import display, register
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
+from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.safestring import SafeString
+from typing_extensions import override
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, MultipleChoicesDropdownFilter
 
 from console.widgets import LogAdmin, TimeFilter, column, duration, exact, time_column, tone, two_lines
@@ -73,7 +74,6 @@ class MailAdmin(LogAdmin, TeamScoped):
 
     viewers = LEADS | STAFF
     list_display = ["time", "about", "recipient", "state_badge", "attempts", "answer", "next_attempt"]
-    list_display_links = ["time"]
     list_prefetch = ("team",)
     list_filter = [
         ("created_at", TimeFilter),
@@ -83,24 +83,15 @@ class MailAdmin(LogAdmin, TeamScoped):
     ]
     search_fields = ["id", "address"]
     search_help_text = "Exact ID (mail_…, also in the Message-ID) or address"
-    ordering = ["-created_at", "-id"]
-    sortable_by = ()
     actions_detail = ["resend"]
-    readonly_fields = [
-        "time", "about", "recipient", "state_badge", "next_attempt", "answer", "body", "attempt_table",
-    ]  # fmt: skip
     fieldsets = [
         (None, {"fields": [("time", "state_badge"), ("about", "recipient"), ("answer", "next_attempt"), "body"]}),
         ("Attempts", {"fields": ["attempt_table"]}),
     ]
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        return (queryset.filter(pk=term) if term.startswith("mail_") else queryset.filter(address=term)), False
+    @override
+    def search_condition(self, request: HttpRequest, term: str) -> Q:
+        return Q(pk=term) if term.startswith("mail_") else Q(address=term)
 
     @RowAction(
         title="Resend",

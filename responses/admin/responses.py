@@ -8,7 +8,7 @@ from typing import Any
 
 from django.contrib.admin import register
 from django.core.exceptions import PermissionDenied
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
@@ -102,8 +102,6 @@ class ResponseAdmin(RowPages):
     list_filter = changelist.FILTERS
     search_fields = ["id"]
     search_help_text = "Exact ID: resp_… (also finds responses that continue it) or req_…"
-    ordering = ["-created_at", "-id"]
-    sortable_by = ()
     row_views = (
         ("summary", "summary/", summary),
         ("span", "spans/<str:key>/", span_details),
@@ -125,13 +123,9 @@ class ResponseAdmin(RowPages):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[changelist.ResponseChangeList]:
         return changelist.ResponseChangeList
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
-        term = search_term.strip().replace("\x00", "")
-        if term.startswith("resp_"):
-            return queryset.filter(Q(pk=term) | Q(previous_response_id=term)), False
-        return queryset.filter(changelist.of_request(term)) if term else queryset, False
+    @override
+    def search_condition(self, request: HttpRequest, term: str) -> Q:
+        return Q(pk=term) | Q(previous_response_id=term) if term.startswith("resp_") else changelist.of_request(term)
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         """Return the actions for which the user has a role in at least one team."""

@@ -341,7 +341,6 @@ class DeliveryAdmin(LogAdmin, TeamScoped):
     """Read-only list of deliveries; a delivery is one event for one endpoint."""
 
     list_display = ["time", "event", "receiver", "about", "state_badge", "attempts", "answer", "next_attempt"]
-    list_display_links = ["time"]
     list_prefetch = ("team", "endpoint")
     list_filter = [
         ("created_at", TimeFilter),
@@ -352,23 +351,15 @@ class DeliveryAdmin(LogAdmin, TeamScoped):
     ]
     search_fields = ["event_id"]
     search_help_text = "Exact ID of the event (evt_…) or of the object it is about"
-    ordering = ["-created_at", "-id"]
-    sortable_by = ()
     actions_detail = ["resend"]
-    readonly_fields = [
-        "time", "event", "receiver", "about", "state_badge", "next_attempt", "answer", "attempt_table",
-    ]  # fmt: skip
     fieldsets = [
         (None, {"fields": [("time", "state_badge"), ("event", "about"), ("receiver", "next_attempt"), "answer"]}),
         ("Attempts", {"fields": ["attempt_table"]}),
     ]
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
-        term = search_term.strip()
-        found = queryset.filter(Q(event_id=term) | Q(object_id=term)) if term else queryset
-        return found, False
+    @override
+    def search_condition(self, request: HttpRequest, term: str) -> Q:
+        return Q(event_id=term) | Q(object_id=term)
 
     @RowAction(
         title="Resend",

@@ -45,7 +45,6 @@ class UsageAdmin(LogAdmin, TeamScoped):
     ]
     list_prefetch = ("team", "api_key")
     ordering = ["-occurred_at", "-id"]
-    sortable_by = ()
     fieldsets = [
         (
             None,
@@ -56,11 +55,6 @@ class UsageAdmin(LogAdmin, TeamScoped):
         ("Audio and images", {"fields": [("audio", "images"), ("seconds", "spoken")]}),
         ("Cost", {"fields": ["dollars", "applied_prices"]}),
     ]
-    readonly_fields = [
-        "time", "took", "key", "subject", "request_link", "served", "outcome_badge", "input", "cached",
-        "cache_written", "output", "reasoning", "seconds", "spoken", "dollars", "applied_prices",
-        "audio", "images", "user", "theirs", "tier",
-    ]  # fmt: skip
     time = time_column("Time", "occurred_at")
     team_name = column("Team", lambda row: row.team.name)
     key = column("Key", lambda row: key_cell(row.api_key))

@@ -58,10 +58,6 @@ class AdminKeyAdmin(PlatformOnly):
     search_fields = ["name", "prefix", "last_four", "id"]
     ordering = ["-created_at", "-id"]
     actions_detail = ["revoke"]
-    readonly_fields = [
-        "key", "public_id", "state", "scope_list", "address_list", "expires", "created", "owner", "last_used",
-        "last_used_address",
-    ]  # fmt: skip
     key = column("Key", key_cell)
     public_id = id_column()
     owner = column("Created by", lambda key: key.created_by.get_username() if key.created_by else "–")

@@ -107,16 +107,12 @@ class AuditAdmin(LogAdmin, TeamScoped):
     list_prefetch = ("team",)
     # Ids are assigned in order of time, and the primary key has an index.
     ordering = ["-id"]
-    sortable_by = ()
     list_before_template = "admin/tenants/auditevent/before.html"
     fieldsets = [
         (None, {"fields": [("time", "team"), ("who", "what"), ("target_id", "request_link"), ("address", "agent")]}),
         ("Change", {"fields": ["old", "new"]}),
         ("Seal", {"fields": ["seal"]}),
     ]
-    readonly_fields = [
-        "time", "team", "who", "what", "target_id", "request_link", "address", "agent", "old", "new", "seal",
-    ]  # fmt: skip
 
     @override
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:

@@ -143,14 +143,12 @@ class GuardrailDecisionAdmin(LogAdmin, TeamScoped):
 
     # By id instead of time: ids are assigned in order of time, and the primary key has an index.
     ordering = ["-id"]
-    sortable_by = ()
     fieldsets = [
         (
             None,
             {"fields": ["time", "response", ("stage", "checker"), ("outcome_badge", "blocked"), "found", "request_id"]},
         )
     ]
-    readonly_fields = ["time", "response", "outcome_badge", "found"]
     time = time_column("Time", "occurred_at")
     team_name = column("Team", lambda row: row.team.name)
     response = column("Response", lambda row: copyable(row.response_id))

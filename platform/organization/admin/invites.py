@@ -57,7 +57,6 @@ class InviteAdmin(PlatformOnly):
     list_display = ["email", "state", "teams", "created", "expires"]
     search_fields = ["email", "id"]
     ordering = ["-created_at", "-id"]
-    readonly_fields = ["state", "address", "teams", "created", "expires", "public_id", "account"]
     state = column("Status", lambda row: badge(invitations.status_of(row), _TONES[invitations.status_of(row)]))
     teams = column(
         "Teams", lambda row: ", ".join(f"{project['id']} ({project['role']})" for project in row.projects) or "–"

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.contrib.admin import display, register
 from django.contrib.admin.views.main import ChangeList
-from django.db.models import F, Func, IntegerField, QuerySet
+from django.db.models import F, Func, IntegerField, Q, QuerySet
 from django.db.models.functions import Length, Substr
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseForbidden
 from django.template.response import TemplateResponse
@@ -95,7 +95,6 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
     """Read-only list of tool calls."""
 
     list_display = ["time", "tool", "team_name", "response_link", "state", "took", "sizes", "failure"]
-    list_display_links = ["time"]
     list_prefetch = ("team",)
     list_filter = [
         ("started_at", TimeFilter),
@@ -108,7 +107,6 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
     search_fields = ["call_id"]
     search_help_text = "Exact ID: call_…, or resp_… for all calls of a response"
     ordering = ["-started_at", "-id"]
-    sortable_by = ()
     list_before_template = "admin/responses/toolcall/above.html"
     # Arguments and outputs may have megabytes, and the list shows their sizes only.
     list_defer = ("arguments", "output", "error", "result")
@@ -129,18 +127,13 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
     sizes = column("Size (in / out)", lambda call: two_lines(*_sizes(call)))
     response_link = column("Response", lambda call: copyable(call.response_id, href=cells.url(call.response_id)))
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
+    @override
+    def search_condition(self, request: HttpRequest, term: str) -> Q:
         """Search by the id of a call or of a response."""
-        # The index of call ids begins with the team, so the teams are listed even for staff.
-        term = search_term.strip().replace("\0", "")
-        if not term:
-            return queryset, False
         if term.startswith("resp_"):
-            return queryset.filter(response_id=term), False
-        teams = list(viewer_of(request).teams().values_list("pk", flat=True))
-        return queryset.filter(team_id__in=teams, call_id=term), False
+            return Q(response_id=term)
+        # The index of call ids begins with the team, so the teams are listed even for staff.
+        return Q(team_id__in=list(viewer_of(request).teams().values_list("pk", flat=True)), call_id=term)
 
     @override
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:

@@ -271,7 +271,6 @@ class ConversationAdmin(RowPages):
     """List and detail page of conversations."""
 
     list_display = ["active", "conversation", "owner", "user", "items", "runs", "tools", "tokens", "errors"]
-    list_display_links = ["active"]
     list_prefetch = ("team", "api_key")
     list_filter = [
         ("created_at", CreatedFilter),
@@ -283,8 +282,6 @@ class ConversationAdmin(RowPages):
     ]
     search_fields = ["id"]
     search_help_text = "Exact ID: conv_…"
-    ordering = ["-created_at", "-id"]
-    sortable_by = ()
     row_views = (
         ("items", "items/", earlier_items),
         ("fork", "fork/", fork),
@@ -317,12 +314,6 @@ class ConversationAdmin(RowPages):
             request.recently_active = recently_active(length=_ACTIVE_PERIODS[period][1], teams=teams)
         found: list[str] = request.recently_active
         return found
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
-        row_id = search_term.strip()
-        return (queryset.filter(pk=row_id) if row_id else queryset), False
 
     @override
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
