@@ -138,22 +138,30 @@ def buckets(query: UsageQuery) -> list[datetime]:
     return [query.since, *inner, query.until]
 
 
-def _names(query: UsageQuery, keys: Sequence[Key]) -> dict[Key, str]:
-    ids = [key[0] for key in keys if key]
-    known: dict[str, str] = {}
-    match query.group.name:
+def names_of(dimension: str, ids: Sequence[str]) -> dict[str, str]:
+    """Return the names of teams, API keys, upstreams, statuses or modes by id; empty for other dimensions."""
+    match dimension:
         case "team":
-            known = dict(Team.objects.filter(pk__in=ids).values_list("pk", "name"))
+            return dict(Team.objects.filter(pk__in=ids).values_list("pk", "name"))
         case "key":
-            rows = ApiKey.objects.filter(pk__in=ids)
-            known = {row.pk: f"{row.name} ({row.prefix}…{row.last_four})" for row in rows}
+            return {key.pk: f"{key.name} ({key.prefix}…{key.last_four})" for key in ApiKey.objects.filter(pk__in=ids)}
         case "upstream":
-            known = dict(Upstream.objects.filter(pk__in=ids).values_list("pk", "name"))
+            return dict(Upstream.objects.filter(pk__in=ids).values_list("pk", "name"))
         case "status" | "mode":
-            known = {value: value.replace("_", " ") for value in ids}
-        # Built-in tools share names with functions of clients, so their kind is added.
+            return {value: value.replace("_", " ") for value in ids}
+    return {}
+
+
+def tool_name(kind: str, name: str) -> str:
+    """Return the name of a tool, with its kind unless it is a function: built-in tools share names with functions."""
+    return name if kind == "function" else f"{name} ({kind.replace('_', ' ')})"
+
+
+def _names(query: UsageQuery, keys: Sequence[Key]) -> dict[Key, str]:
+    match query.group.name:
         case "tool":
-            return {key: key[1] if key[0] == "function" else f"{key[1]} ({key[0].replace('_', ' ')})" for key in keys}
+            return {key: tool_name(*key) for key in keys}
         case "none":
             return dict.fromkeys(keys, query.metric.title)
+    known = names_of(query.group.name, [key[0] for key in keys])
     return {key: known.get(key[0], key[0]) or "none" for key in keys}

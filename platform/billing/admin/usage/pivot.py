@@ -4,7 +4,6 @@ Pairs that the hourly sums keep apart are read from them. The others are counted
 which the newest `MAX_ROWS` are read at most.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,12 +14,11 @@ from django.db import connection
 from django.http import QueryDict
 from django.utils.http import urlencode
 
-from billing.admin.usage.aggregate import add_sums
+from billing.admin.usage.aggregate import add_sums, names_of, tool_name
 from billing.admin.usage.query import FILTERS, METRICS, RANGES, Metric, MetricKind, parse_range, parse_zone
 from responses.rollups import queries
 from responses.rollups.queries import RollupQuery
 from responses.rollups.sources import CALLS, RESPONSES, RollupSource
-from tenants.models import ApiKey, Team, Upstream
 
 MAX_ROWS = 200_000
 TOP_ROWS, TOP_COLUMNS = 30, 10
@@ -309,24 +307,10 @@ GROUP BY 1, 2
 
 
 def _names(axis: Axis, keys: Sequence[str]) -> dict[str, str]:
-    known: dict[str, str] = {}
     ids = [key for key in keys if key not in ("", _OTHER)]
-    match axis.name:
-        case "team":
-            known = dict(Team.objects.filter(pk__in=ids).values_list("pk", "name"))
-        case "key":
-            rows = ApiKey.objects.filter(pk__in=ids)
-            known = {row.pk: f"{row.name} ({row.prefix}…{row.last_four})" for row in rows}
-        case "upstream":
-            known = dict(Upstream.objects.filter(pk__in=ids).values_list("pk", "name"))
-        case "tool":
-            for key in ids:
-                kind, _, name = key.partition("\x1f")
-                known[key] = name if kind == "function" else f"{name} ({kind.replace('_', ' ')})"
-        case "mode" | "status":
-            known = {key: key.replace("_", " ") for key in ids}
-    named = defaultdict(str, known)
-    return {key: "Other" if key == _OTHER else named[key] or key or _NO_VALUE for key in keys}
+    is_tool = axis.name == "tool"
+    known = {key: tool_name(*key.split("\x1f", 1)) for key in ids} if is_tool else names_of(axis.name, ids)
+    return {key: "Other" if key == _OTHER else known.get(key) or key or _NO_VALUE for key in keys}
 
 
 def is_other(key: str) -> bool:
