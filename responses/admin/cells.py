@@ -8,9 +8,8 @@ from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
-from console.widgets import badge, copyable, duration, tone, two_lines, when
+from console.widgets import duration, tone, two_lines, when
 from responses.models import Mode, Response, Status
-from tenants.console.content_access import HIDDEN
 from tenants.prices import NO_PRICE, amount
 
 STATUS_TONES = {
@@ -55,24 +54,6 @@ def status(response: Response) -> SafeString:
 def status_and_mode(response: Response) -> SafeString:
     """Return the status badge with the mode below it."""
     return two_lines(status(response), mode(response))
-
-
-@display(description="Response")
-def response(response: Response) -> SafeString:
-    """Return the id with previews of input and output; the previews are masked unless the row is `readable`."""
-    # An empty preview stays empty: a mask would suggest that there is text.
-    is_readable = getattr(response, "readable", False)
-    shown_input, shown_output = (
-        text if is_readable or not text else HIDDEN for text in (response.input_preview, response.output_preview)
-    )
-    return format_html(
-        '<span class="c-preview">{}<span dir="auto" title="{}">{}</span><small dir="auto" title="{}">{}</small></span>',
-        copyable(response.pk, href=url(response.pk)),
-        shown_input,
-        shown_input,
-        shown_output,
-        _outcome(response, shown_output) if response.stored else "not stored",
-    )
 
 
 @display(description="Team and key")
@@ -158,11 +139,3 @@ def moderation_results(response: Response) -> list[dict[str, str]]:
             outcome = "flagged" if result["flagged"] else "not flagged"
             found.append({"side": side, "outcome": outcome, "detail": ", ".join([*flagged, f"by {result['model']}"])})
     return found
-
-
-def _outcome(response: Response, preview: str) -> str | SafeString:
-    # The error code comes first: the preview may be long and is cut at the end of the line.
-    reason = response.error_code or response.incomplete_reason
-    if reason is None:
-        return preview
-    return format_html("{} {}", badge(reason, "danger" if response.error_code else "warning"), preview)
