@@ -5,6 +5,7 @@ Timing is not content, so every viewer of the response sees it. The details of a
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -38,53 +39,36 @@ _MAX_LANES = 12
 _MIN_VISIBLE_SHARE = 250
 _OUTPUT_TYPES = ("function_call_output", "custom_tool_call_output", "computer_call_output", "shell_call_output",
                  "local_shell_call_output", "apply_patch_call_output", "tool_search_output")  # fmt: skip
-_ICONS = {
-    SpanKind.QUEUE: "hourglass_top",
-    SpanKind.RUN: "memory",
-    SpanKind.MODEL: "neurology",
-    SpanKind.TOOL: "build",
-    SpanKind.APPROVAL: "front_hand",
-    SpanKind.CLIENT: "devices",
-    SpanKind.LOST: "link_off",
-    SpanKind.PREPARE: "checklist",
-    SpanKind.CONNECT: "cable",
-    SpanKind.LIST: "list",
-    SpanKind.ATTEMPT: "replay",
-    SpanKind.GUARDRAIL: "shield",
-    SpanKind.STORAGE: "database",
-}
-_LABELS = {
-    SpanKind.QUEUE: "waiting in the queue",
-    SpanKind.RUN: "attempt",
-    SpanKind.MODEL: "model call",
-    SpanKind.TOOL: "tool call",
-    SpanKind.APPROVAL: "waiting for approval",
-    SpanKind.CLIENT: "waiting for the client",
-    SpanKind.LOST: "lost work",
-    SpanKind.PREPARE: "preparation",
-    SpanKind.CONNECT: "connecting to an MCP server",
-    SpanKind.LIST: "listing the tools of an MCP server",
-    SpanKind.ATTEMPT: "request to the upstream",
-    SpanKind.GUARDRAIL: "moderation and guardrails",
-    SpanKind.STORAGE: "waiting for the database",
-}
-_TITLES = {
-    SpanKind.PREPARE: "Preparation",
-    SpanKind.CONNECT: "MCP connect",
-    SpanKind.LIST: "MCP list tools",
-    SpanKind.GUARDRAIL: "Checks",
-    SpanKind.STORAGE: "Storage",
-}
-_TOTALS = {
-    SpanKind.QUEUE: "Queue",
-    SpanKind.PREPARE: "Preparation",
-    SpanKind.CONNECT: "MCP connect",
-    SpanKind.LIST: "MCP list",
-    SpanKind.GUARDRAIL: "Checks",
-    SpanKind.MODEL: "Model",
-    SpanKind.TOOL: "Tools",
-    SpanKind.STORAGE: "Storage",
-    SpanKind.LOST: "Lost work",
+
+
+@dataclass(frozen=True, slots=True)
+class SpanText:
+    """Icon and label of a kind of span; `total` is its name in the totals above the waterfall.
+
+    Measured spans are titled `title` if it is set, and otherwise by their own name.
+    """
+
+    icon: str
+    label: str
+    total: str = ""
+    title: str = ""
+
+
+# The totals have this order.
+_TEXTS = {
+    SpanKind.QUEUE: SpanText("hourglass_top", "waiting in the queue", "Queue"),
+    SpanKind.RUN: SpanText("memory", "attempt"),
+    SpanKind.PREPARE: SpanText("checklist", "preparation", "Preparation", "Preparation"),
+    SpanKind.CONNECT: SpanText("cable", "connecting to an MCP server", "MCP connect", "MCP connect"),
+    SpanKind.LIST: SpanText("list", "listing the tools of an MCP server", "MCP list", "MCP list tools"),
+    SpanKind.GUARDRAIL: SpanText("shield", "moderation and guardrails", "Checks", "Checks"),
+    SpanKind.MODEL: SpanText("neurology", "model call", "Model"),
+    SpanKind.ATTEMPT: SpanText("replay", "request to the upstream"),
+    SpanKind.TOOL: SpanText("build", "tool call", "Tools"),
+    SpanKind.STORAGE: SpanText("database", "waiting for the database", "Storage", "Storage"),
+    SpanKind.APPROVAL: SpanText("front_hand", "waiting for approval"),
+    SpanKind.CLIENT: SpanText("devices", "waiting for the client"),
+    SpanKind.LOST: SpanText("link_off", "lost work", "Lost work"),
 }
 # Every step of a run waits for the database for some milliseconds. The total counts all waits; only long ones get a
 # row.
@@ -108,11 +92,11 @@ def timeline(viewer: Viewer, response: Response, query: QueryDict) -> dict[str, 
     first = start_of(query)
     # The total duration of each kind of work, and how much of it is on the critical path.
     totals = []
-    for kind, label in _TOTALS.items():
-        if bars := [bar for bar in chart.bars if bar.span.kind is kind]:
+    for kind, texts in _TEXTS.items():
+        if texts.total and (bars := [bar for bar in chart.bars if bar.span.kind is kind]):
             critical = sum(bar.length for bar in bars if bar.is_critical)
             total = {"total": duration(round(sum(bar.length for bar in bars))), "critical": duration(round(critical))}
-            totals.append({"kind": kind.value, "label": label, **total})
+            totals.append({"kind": kind.value, "label": texts.total, **total})
     return {
         "rows": [_row(bar, chart, response) for bar in listed[first : first + PAGE]],
         "first": first,
@@ -214,14 +198,15 @@ def _measured(response: Response, turns: Sequence[Turn]) -> Iterator[TraceSpan]:
     stored = [*response.spans, *(span for turn in turns for span in turn.spans)]
     for number, span in enumerate(stored):
         kind = SpanKind(span["activity"])
+        title = _TEXTS[kind].title
         yield TraceSpan(
             key=f"span-{number}",
             kind=kind,
-            name=_TITLES.get(kind, span["name"]),
+            name=title or span["name"],
             began=response.created_at + timedelta(milliseconds=span["began"]),
             ended=response.created_at + timedelta(milliseconds=span["ended"]),
             state=span.get("state", ""),
-            note=" ".join(filter(None, (span["name"] if kind in _TITLES else "", span.get("note")))),
+            note=" ".join(filter(None, (span["name"] if title else "", span.get("note")))),
             level=2 if kind in {SpanKind.ATTEMPT, SpanKind.CONNECT, SpanKind.LIST} else 1,
         )
 
@@ -279,8 +264,8 @@ def _row(bar: WaterfallBar, chart: Waterfall, response: Response) -> dict[str, A
     return {
         "bar": bar,
         "span": span,
-        "icon": _ICONS[span.kind],
-        "label": _LABELS[span.kind],
+        "icon": _TEXTS[span.kind].icon,
+        "label": _TEXTS[span.kind].label,
         "tone": "bad" if span.state in _ERROR_STATES else "odd" if span.state in _WARNING_STATES else "",
         "start": _share(bar.start, chart),
         "width": _share(min(bar.end, chart.scale) - bar.start, chart),
