@@ -17,7 +17,7 @@ from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
 from django.db.models import Field, Model, Q, QuerySet
-from django.http import Http404, HttpRequest
+from django.http import Http404, HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -177,6 +177,12 @@ def csv_lines(rows: Iterable[Iterable[str]]) -> Iterator[str]:
     writer = csv.writer(_Echo())
     for row in rows:
         yield writer.writerow([f"'{cell}" if cell.startswith(_FORMULA) else cell for cell in row])
+
+
+def csv_file(name: str, rows: Iterable[Iterable[str]]) -> HttpResponse:
+    """Return rows as a CSV file to download."""
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return HttpResponse(csv_lines(rows), content_type="text/csv; charset=utf-8", headers=headers)
 
 
 def created_at_of(wire_id: str) -> datetime | None:

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
-from console.widgets import csv_lines
+from console.widgets import csv_file
 from core.clock import now
 from organization.admin.limits import limits_url, subject_name
 from organization.admin.team_tabs import tab_url
@@ -175,5 +175,4 @@ def _csv(states: Sequence[BudgetState]) -> HttpResponse:
                 state.until.isoformat(),
             ]
         )
-    headers = {"Content-Disposition": 'attachment; filename="budgets.csv"'}
-    return HttpResponse(csv_lines(lines), content_type="text/csv; charset=utf-8", headers=headers)
+    return csv_file("budgets.csv", lines)

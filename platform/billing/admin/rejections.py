@@ -14,7 +14,7 @@ from django.urls import reverse
 from billing.admin.usage.pages import chart_points, default_zone
 from billing.admin.usage.query import FILTERS, RANGES, UsageQuery, parse_query
 from console import charts
-from console.widgets import csv_lines
+from console.widgets import csv_file
 from core.clock import now
 from organization.admin.limit_forms import limit_label
 from organization.admin.limits import limits_url
@@ -95,8 +95,7 @@ def _rows(query: UsageQuery, teams: Sequence[str] | None) -> list[dict[str, Any]
 def _csv(rows: Sequence[dict[str, Any]]) -> HttpResponse:
     names = ("team", "team_id", "key", "end_user", "limit", "subject", "endpoint", "count")
     lines = [[name.replace("_", " ") for name in names], *([str(row[name]) for name in names] for row in rows)]
-    headers = {"Content-Disposition": 'attachment; filename="rejected-requests.csv"'}
-    return HttpResponse(csv_lines(lines), content_type="text/csv; charset=utf-8", headers=headers)
+    return csv_file("rejected-requests.csv", lines)
 
 
 def rejected(*, teams: Sequence[str] | None, since: datetime, until: datetime) -> int:

@@ -39,7 +39,7 @@ from billing.admin.usage.query import (
 )
 from console import charts
 from console.charts import ChartPoint, Series
-from console.widgets import csv_lines
+from console.widgets import csv_file
 from core.clock import now
 from responses.rollups import queries
 from tenants.console.roles import EVERY_ROLE
@@ -190,8 +190,7 @@ def _pivot_csv(query: PivotQuery, found: Pivot) -> HttpResponse:
         lines.append([row.name, "" if is_other(row.key) else row.key, *cells, written(row.total)])
     lines.append(["Total", "", *map(written, found.totals), written(found.total)])
     name = f"usage-{query.metric.name}-{query.rows.name}-{query.columns.name}-{query.since:%Y%m%d}.csv"
-    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return HttpResponse(csv_lines(lines), content_type="text/csv; charset=utf-8", headers=headers)
+    return csv_file(name, lines)
 
 
 def _choices(viewer: Viewer, query: UsageQuery | PivotQuery) -> dict[str, Any]:
@@ -288,8 +287,7 @@ def _csv(query: UsageQuery, report: UsageReport) -> HttpResponse:
             if group.values[index] or group.unpriced[index]
         ]
     name = f"usage-{query.metric.name}-{query.since:%Y%m%d}-{query.until:%Y%m%d}.csv"
-    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return HttpResponse(csv_lines(lines), content_type="text/csv; charset=utf-8", headers=headers)
+    return csv_file(name, lines)
 
 
 def _shown(query: UsageQuery | PivotQuery, value: float | None, *, unpriced: int = 0) -> str:
