@@ -5,13 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any
 from zoneinfo import ZoneInfo
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from django.template.loader import render_to_string
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 
-from console.widgets import csv_file
+from console.tables import Column, Table
+from console.widgets import link
 from core.clock import now
 from organization.admin.limits import limits_url, subject_name
 from organization.admin.team_tabs import tab_url
@@ -100,9 +103,9 @@ def budget_states(*, teams: Sequence[str] | None, at: datetime) -> list[BudgetSt
 def budgets(request: HttpRequest, viewer: Viewer) -> HttpResponseBase:
     """Render the budgets that the user may see, or the CSV file with `format=csv`."""
     teams = viewer.team_ids()
-    states = budget_states(teams=teams, at=now())
+    table = Table(title="Budgets", columns=_COLUMNS, rows=budget_states(teams=teams, at=now()))
     if request.GET.get("format") == "csv":
-        return _csv(states)
+        return table.csv_file("budgets.csv")
     every_user = Budget.objects.filter(limit_set__end_user=EVERY_END_USER).select_related("team")
     if teams is not None:
         every_user = every_user.filter(team__in=teams)
@@ -110,7 +113,7 @@ def budgets(request: HttpRequest, viewer: Viewer) -> HttpResponseBase:
         request,
         "console/budgets.html",
         title="Budgets",
-        rows=[_row(state) for state in states],
+        table=table,
         every_user=[
             (
                 f"{budget.team.name}: {amount(budget.amount.normalize())} per {budget.period}",
@@ -118,30 +121,22 @@ def budgets(request: HttpRequest, viewer: Viewer) -> HttpResponseBase:
             )
             for budget in every_user.order_by("team__name", "period")[:MAX_BUDGETS]
         ],
-        is_cut=len(states) == MAX_BUDGETS,
+        is_cut=len(table.rows) == MAX_BUDGETS,
         most=MAX_BUDGETS,
     )
 
 
-def _row(state: BudgetState) -> dict[str, Any]:
-    budget, zone = state.budget, ZoneInfo(state.budget.team.time_zone)
-    return {
-        "team": budget.team,
-        "subject": subject_name(budget.limit_set),
-        "url": _edit_url(budget.limit_set),
-        "amount": amount(budget.amount.normalize()),
-        "period": budget.period,
-        "kind": "hard" if budget.is_hard else "soft",
-        "spent": _dollars(state.spent),
-        "left": _dollars(max(budget.amount - state.spent, Decimal(0))),
-        "percent": state.percent,
-        "width": min(state.percent, 100),
-        "tone": state.tone,
-        "forecast": _dollars(state.forecast),
-        "used_up": f"{state.used_up.astimezone(zone):%d %b %H:%M}" if state.used_up and state.percent < 100 else "",
-        "ends": f"{state.until.astimezone(zone):%d %b %H:%M}",
-        "zone": zone.key,
-    }
+def _local(moment: datetime, state: BudgetState) -> str:
+    return f"{moment.astimezone(ZoneInfo(state.budget.team.time_zone)):%d %b %H:%M}"
+
+
+def _spent(state: BudgetState) -> SafeString:
+    context = {"percent": state.percent, "width": min(state.percent, 100), "tone": state.tone}
+    return render_to_string("console/spent.html", {"spent": _dollars(state.spent), **context})
+
+
+def _kind(budget: Budget) -> str:
+    return "hard" if budget.is_hard else "soft"
 
 
 def _edit_url(found: LimitSet) -> str:
@@ -155,24 +150,39 @@ def _dollars(value: Decimal) -> str:
     return amount(round(value, 2 if value >= 1 else 4))
 
 
-def _csv(states: Sequence[BudgetState]) -> HttpResponse:
-    header = ["team", "subject", "period", "kind", "amount", "spent", "percent", "forecast", "used up", "from", "to"]
-    lines = [header]
-    for state in states:
-        budget = state.budget
-        lines.append(
-            [
-                budget.team.name,
-                subject_name(budget.limit_set),
-                budget.period,
-                "hard" if budget.is_hard else "soft",
-                f"{budget.amount.normalize():f}",
-                f"{state.spent:f}",
-                str(state.percent),
-                f"{state.forecast:.4f}",
-                state.used_up.isoformat(timespec="minutes") if state.used_up else "",
-                state.since.isoformat(),
-                state.until.isoformat(),
-            ]
-        )
-    return csv_file("budgets.csv", lines)
+_COLUMNS: Sequence[Column[BudgetState]] = (
+    Column(
+        "Team",
+        lambda state: link(tab_url(state.budget.team, "limits"), state.budget.team.name),
+        value=lambda state: state.budget.team.name,
+    ),
+    Column(
+        "Subject",
+        lambda state: link(_edit_url(state.budget.limit_set), subject_name(state.budget.limit_set)),
+        value=lambda state: subject_name(state.budget.limit_set),
+    ),
+    Column(
+        "Budget",
+        lambda state: f"{amount(state.budget.amount.normalize())} per {state.budget.period}, {_kind(state.budget)}",
+    ),
+    Column("Period", value=lambda state: state.budget.period),
+    Column("Kind", value=lambda state: _kind(state.budget)),
+    Column("Amount", value=lambda state: f"{state.budget.amount.normalize():f}"),
+    Column("Spent", _spent, value=lambda state: f"{state.spent:f}"),
+    Column("Percent", value=lambda state: str(state.percent)),
+    Column("Left", lambda state: _dollars(max(state.budget.amount - state.spent, Decimal(0))), is_number=True),
+    Column(
+        "Forecast", lambda state: _dollars(state.forecast), value=lambda state: f"{state.forecast:.4f}", is_number=True
+    ),
+    Column(
+        "Used up",
+        lambda state: _local(state.used_up, state) if state.used_up and state.percent < 100 else "–",
+        value=lambda state: state.used_up.isoformat(timespec="minutes") if state.used_up else "",
+    ),
+    Column("From", value=lambda state: state.since.isoformat()),
+    Column("To", value=lambda state: state.until.isoformat()),
+    Column(
+        "Period ends",
+        lambda state: format_html("{} <small>{}</small>", _local(state.until, state), state.budget.team.time_zone),
+    ),
+)

@@ -5,13 +5,11 @@ They are read-only: objects are changed through the API. Except for chat complet
 lists are bounded by an index and a page size instead of a time range.
 """
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 from django.contrib.admin import display, register
 from django.contrib.admin.utils import unquote
-from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.urls import reverse
 from django.utils.safestring import SafeString
@@ -22,6 +20,7 @@ from unfold.contrib.filters.admin import (
     MultipleChoicesDropdownFilter,
 )
 
+from console.tables import Column, Table
 from console.widgets import (
     LogAdmin,
     TimeFilter,
@@ -77,8 +76,8 @@ class StoredObjectAdmin(LogAdmin, TeamScoped):
         """Return labels and values for the top of the page."""
         raise NotImplementedError
 
-    def related(self, row: Any) -> dict[str, Any] | None:
-        """Return the table of related rows, see `_table`."""
+    def related(self, row: Any) -> Table[Any] | None:
+        """Return the table of related rows."""
         return None
 
     def payloads(self, row: Any) -> dict[str, Any]:
@@ -121,14 +120,6 @@ class StoredObjectAdmin(LogAdmin, TeamScoped):
     @display(description="ID")
     def public_id(self, row: Any) -> SafeString:
         return copyable(row.pk, href=url_of(self.model, row.pk))
-
-
-def _table(title: str, rows: QuerySet[Any], cells: dict[str, Callable[[Any], Cell]]) -> dict[str, Any]:
-    """Return the first rows that belong to an object, with a cell for each header."""
-    # One row more than shown, to learn without counting whether there are others.
-    read = list(rows[: SHOWN_ROWS + 1])
-    shown = [[cell(row) for cell in cells.values()] for row in read[:SHOWN_ROWS]]
-    return {"title": title, "headers": [*cells], "rows": shown, "has_more": len(read) > SHOWN_ROWS}
 
 
 def _key(key: ApiKey | None) -> Cell:
@@ -182,24 +173,25 @@ class BatchAdmin(StoredObjectAdmin):
         ]
 
     @override
-    def related(self, row: Batch) -> dict[str, Any] | None:
+    def related(self, row: Batch) -> Table[Any] | None:
         """Return the requests of a running batch. They are deleted when it ends."""
         # Without bodies and answers: the page shows up to 200 lines, and each may have megabytes.
         lines = BatchLine.objects.filter(batch=row, team_id=row.team_id).defer("body", "answer").order_by("position")
-        table = _table(
+        table = Table.of(
             "Requests",
+            (
+                Column("Line", lambda line: str(line.position + 1)),
+                Column("Custom ID", lambda line: line.custom_id),
+                Column("Status", lambda line: tone(_TONES, line.state)),
+                Column("HTTP status", lambda line: str(line.status_code or "–")),
+                Column("Error", lambda line: line.error_code or "–"),
+                Column("Tokens in / out", lambda line: f"{line.input_tokens:,} / {line.output_tokens:,}"),
+                Column("Request ID", lambda line: _go(line.request_id)),
+            ),
             lines,
-            {
-                "Line": lambda line: str(line.position + 1),
-                "Custom ID": lambda line: line.custom_id,
-                "Status": lambda line: tone(_TONES, line.state),
-                "HTTP status": lambda line: str(line.status_code or "–"),
-                "Error": lambda line: line.error_code or "–",
-                "Tokens in / out": lambda line: f"{line.input_tokens:,} / {line.output_tokens:,}",
-                "Request ID": lambda line: _go(line.request_id),
-            },
+            most=SHOWN_ROWS,
         )
-        return table if table["rows"] else None
+        return table if table.rows else None
 
     @override
     def payloads(self, row: Batch) -> dict[str, Any]:
@@ -242,19 +234,20 @@ class VectorStoreAdmin(StoredObjectAdmin):
         ]
 
     @override
-    def related(self, row: VectorStore) -> dict[str, Any]:
+    def related(self, row: VectorStore) -> Table[Any]:
         entries = VectorStoreFile.objects.filter(store=row, team_id=row.team_id).prefetch_related("file")
-        return _table(
+        return Table.of(
             "Files",
+            (
+                Column("File", lambda entry: link(url_of(File, entry.file_id), entry.file.filename)),
+                Column("ID", lambda entry: _go(entry.file_id)),
+                Column("Status", lambda entry: two_lines(tone(_TONES, entry.status), entry.error_message)),
+                Column("Chunks", lambda entry: f"{entry.chunks:,}"),
+                Column("Size", lambda entry: size(entry.usage_bytes)),
+                Column("Added", lambda entry: when(entry.created_at)),
+            ),
             entries.order_by("-created_at", "-file_id"),
-            {
-                "File": lambda entry: link(url_of(File, entry.file_id), entry.file.filename),
-                "ID": lambda entry: _go(entry.file_id),
-                "Status": lambda entry: two_lines(tone(_TONES, entry.status), entry.error_message),
-                "Chunks": lambda entry: f"{entry.chunks:,}",
-                "Size": lambda entry: size(entry.usage_bytes),
-                "Added": lambda entry: when(entry.created_at),
-            },
+            most=SHOWN_ROWS,
         )
 
     @override
@@ -293,17 +286,18 @@ class FileAdmin(StoredObjectAdmin):
         ]
 
     @override
-    def related(self, row: File) -> dict[str, Any] | None:
+    def related(self, row: File) -> Table[Any] | None:
         entries = VectorStoreFile.objects.filter(file=row, team_id=row.team_id).prefetch_related("store")
-        table = _table(
+        table = Table.of(
             "Vector stores",
+            (
+                Column("Vector store", lambda entry: link(url_of(VectorStore, entry.store_id), str(entry.store))),
+                Column("Status", lambda entry: tone(_TONES, entry.status)),
+            ),
             entries.order_by("-created_at"),
-            {
-                "Vector store": lambda entry: link(url_of(VectorStore, entry.store_id), str(entry.store)),
-                "Status": lambda entry: tone(_TONES, entry.status),
-            },
+            most=SHOWN_ROWS,
         )
-        return table if table["rows"] else None
+        return table if table.rows else None
 
 
 @register(Container)
@@ -334,18 +328,19 @@ class ContainerAdmin(StoredObjectAdmin):
         ]
 
     @override
-    def related(self, row: Container) -> dict[str, Any]:
+    def related(self, row: Container) -> Table[Any]:
         files = ContainerFile.objects.filter(container=row, team_id=row.team_id)
-        return _table(
+        return Table.of(
             "Files",
+            (
+                Column("Path", lambda file: file.path),
+                Column("ID", lambda file: copyable(file.pk)),
+                Column("Size", lambda file: size(file.size)),
+                Column("Source", lambda file: file.get_source_display()),
+                Column("First seen", lambda file: when(file.created_at)),
+            ),
             files.order_by("-created_at", "-id"),
-            {
-                "Path": lambda file: file.path,
-                "ID": lambda file: copyable(file.pk),
-                "Size": lambda file: size(file.size),
-                "Source": lambda file: file.get_source_display(),
-                "First seen": lambda file: when(file.created_at),
-            },
+            most=SHOWN_ROWS,
         )
 
 
@@ -368,19 +363,20 @@ class SkillAdmin(StoredObjectAdmin):
         ]
 
     @override
-    def related(self, row: Skill) -> dict[str, Any]:
+    def related(self, row: Skill) -> Table[Any]:
         versions = SkillVersion.objects.filter(skill=row, team_id=row.team_id).defer("archive")
-        return _table(
+        return Table.of(
             "Versions",
+            (
+                Column("Version", lambda version: str(version.number)),
+                Column("ID", lambda version: copyable(version.pk)),
+                Column("Name", lambda version: version.name),
+                Column("Files", lambda version: str(version.files)),
+                Column("Size", lambda version: size(version.archive_size)),
+                Column("Created", lambda version: when(version.created_at)),
+            ),
             versions.order_by("-number"),
-            {
-                "Version": lambda version: str(version.number),
-                "ID": lambda version: copyable(version.pk),
-                "Name": lambda version: version.name,
-                "Files": lambda version: str(version.files),
-                "Size": lambda version: size(version.archive_size),
-                "Created": lambda version: when(version.created_at),
-            },
+            most=SHOWN_ROWS,
         )
 
 

@@ -1,16 +1,20 @@
 """Page of a response: its header, and its tabs in display order, each with the roles that may open it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 from django.db.models import Count, Sum
 from django.http import HttpRequest, QueryDict
 from django.urls import reverse
+from django.utils.html import format_html
 from django.utils.http import urlencode
+from django.utils.safestring import SafeString
 
-from console.widgets import badge, copyable, duration, tone, when
+from console.tables import Column, Table
+from console.widgets import badge, copyable, duration, link, tone, two_lines, when
 from organization.admin.audit_log import AuditAdmin
 from responses.admin import cells
 from responses.admin.response.documents import DOCUMENTS, document_tab
@@ -25,7 +29,7 @@ from tenants.console.roles import EVERY_ROLE, Roles
 from tenants.console.site import may_open
 from tenants.console.viewer import Viewer
 from tenants.models import OUTCOME_TONES, AuditEvent, Upstream, UsageRecord
-from tenants.models.notifications import DeliveryState
+from tenants.models.notifications import DELIVERY_TONES
 from tenants.prices import NO_PRICE, amount, label
 
 # A run may have more turns, usage records, deliveries and audit events than a page can list.
@@ -33,11 +37,6 @@ MAX_TURNS, MAX_USAGE_RECORDS, MAX_RECORDS = 200, 500, 200
 _SHOWN_FOLLOWERS = 5
 _MIN_GENERATING_MS = 100
 _TOKENS = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
-_DELIVERY_TONES = {
-    DeliveryState.PENDING.value: "info",
-    DeliveryState.DELIVERED.value: "success",
-    DeliveryState.FAILED.value: "danger",
-}
 
 
 def header(request: HttpRequest, viewer: Viewer, response: Response) -> dict[str, Any]:
@@ -199,40 +198,52 @@ def _attempts(viewer: Viewer, response: Response, query: QueryDict) -> dict[str,
     }
 
 
+_DELIVERIES: Sequence[Column[WebhookDelivery]] = (
+    Column(
+        "Created (UTC)",
+        lambda row: _dated(reverse("admin:responses_webhookdelivery_change", args=[row.pk]), row.created_at),
+    ),
+    Column("Event", lambda row: two_lines(row.event_type, copyable(row.event_id))),
+    Column(
+        "Endpoint",
+        lambda row: link(reverse("admin:responses_webhookendpoint_change", args=[row.endpoint_id]), row.endpoint.name),
+    ),
+    Column("State", lambda row: tone(DELIVERY_TONES, row.state)),
+    Column("Attempts", lambda row: str(row.attempts), is_number=True),
+    Column(
+        "Last result",
+        lambda row: two_lines(
+            f"{row.last_status or 'no response'} after {duration(row.last_ms)}" if row.attempts else "–",
+            row.last_error,
+        ),
+    ),
+    Column("Next attempt", lambda row: when(row.next_attempt_at)),
+)
+_AUDIT_EVENTS: Sequence[Column[AuditEvent]] = (
+    Column(
+        "Time (UTC)", lambda row: _dated(reverse("admin:tenants_auditevent_change", args=[row.pk]), row.occurred_at)
+    ),
+    Column("Actor", lambda row: row.actor),
+    Column("Action", lambda row: badge(row.action, "danger" if row.action.endswith("deleted") else "info")),
+    Column("Reason", lambda row: str(row.after.get("reason") or "–") if isinstance(row.after, dict) else "–"),
+    Column("Request ID", lambda row: copyable(row.request_id) if row.request_id else "–"),
+)
+
+
+def _dated(url: str, moment: datetime) -> SafeString:
+    return format_html('<a href="{}">{}</a>', url, when(moment))
+
+
 def _webhooks(viewer: Viewer, response: Response, query: QueryDict) -> dict[str, Any]:
     """Return the webhook deliveries of the response, newest first."""
     rows = WebhookDelivery.objects.filter(object_id=response.pk, team_id=response.team_id).prefetch_related("endpoint")
-    deliveries = [
-        {
-            "row": row,
-            "when": when(row.created_at),
-            "url": reverse("admin:responses_webhookdelivery_change", args=[row.pk]),
-            "endpoint_url": reverse("admin:responses_webhookendpoint_change", args=[row.endpoint_id]),
-            "event": copyable(row.event_id),
-            "state": tone(_DELIVERY_TONES, row.state),
-            "answer": f"{row.last_status or 'no response'} after {duration(row.last_ms)}" if row.attempts else "–",
-            "next": when(row.next_attempt_at),
-        }
-        for row in rows.order_by("-created_at", "-id")[:MAX_RECORDS]
-    ]
-    return {"deliveries": deliveries}
+    return {"table": Table.of("Deliveries", _DELIVERIES, rows.order_by("-created_at", "-id"), most=MAX_RECORDS)}
 
 
 def _audit(viewer: Viewer, response: Response, query: QueryDict) -> dict[str, Any]:
     """Return the audit events of the response, newest first."""
     rows = AuditEvent.objects.filter(target=response.pk, team_id=response.team_id)
-    lines = [
-        {
-            "row": row,
-            "when": when(row.occurred_at),
-            "url": reverse("admin:tenants_auditevent_change", args=[row.pk]),
-            "action": badge(row.action, "danger" if row.action.endswith("deleted") else "info"),
-            "request": copyable(row.request_id) if row.request_id else "–",
-            "reason": str(row.after.get("reason") or "") if isinstance(row.after, dict) else "",
-        }
-        for row in rows.order_by("-occurred_at", "-id")[:MAX_RECORDS]
-    ]
-    return {"lines": lines, "limit": MAX_RECORDS}
+    return {"table": Table.of("Audit log", _AUDIT_EVENTS, rows.order_by("-occurred_at", "-id"), most=MAX_RECORDS)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,60 @@
+"""Tables: the columns are declared once, for a page and for its CSV file."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from django.db.models import QuerySet
+from django.http import HttpResponse
+from django.utils.safestring import SafeString
+
+from console.widgets import csv_file
+
+Row = TypeVar("Row")
+Cell = SafeString | str
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[Row]):
+    """A column: its title, the cell of a row on a page, and the value of a row in a file.
+
+    Without `cell` it is in files only, without `value` on pages only.
+    """
+
+    title: str
+    cell: Callable[[Row], Cell] | None = None
+    value: Callable[[Row], str] | None = field(default=None, kw_only=True)
+    is_number: bool = field(default=False, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table(Generic[Row]):
+    """Rows with their columns. `is_cut` is true if there are more rows."""
+
+    title: str
+    columns: Sequence[Column[Row]]
+    rows: Sequence[Row]
+    is_cut: bool = False
+
+    @classmethod
+    def of(cls, title: str, columns: Sequence[Column[Any]], rows: "QuerySet[Any]", *, most: int) -> "Table[Any]":
+        """Read at most this number of rows."""
+        # One row more than shown, to learn without counting whether there are others.
+        found = list(rows[: most + 1])
+        return cls(title=title, columns=columns, rows=found[:most], is_cut=len(found) > most)
+
+    @property
+    def shown(self) -> list[Column[Row]]:
+        """The columns of the page."""
+        return [column for column in self.columns if column.cell is not None]
+
+    @property
+    def lines(self) -> list[list[tuple[Column[Row], Cell]]]:
+        """Each row as its cells on the page, with their columns."""
+        return [[(column, column.cell(row)) for column in self.columns if column.cell] for row in self.rows]
+
+    def csv_file(self, name: str) -> HttpResponse:
+        """Return the table as a CSV file to download."""
+        columns = [(column.title.lower(), column.value) for column in self.columns if column.value is not None]
+        rows = ([value(row) for _, value in columns] for row in self.rows)
+        return csv_file(name, [[title for title, _ in columns], *rows])
