@@ -117,9 +117,14 @@ def stacked(
     title: str,
     format_value: Format = number,
     zone: str = "UTC",
+    has_round_top: bool = True,
 ) -> Chart:
-    """Return a chart of stacked bars, with the first series at the bottom."""
-    top = ceiling(max((sum(value or 0 for value in point.values) for point in points), default=0))
+    """Return a chart of stacked bars, with the first series at the bottom.
+
+    The axis ends at a round number above the highest bar, or with the bar itself.
+    """
+    highest = max((sum(value or 0 for value in point.values) for point in points), default=0)
+    top = ceiling(highest) if has_round_top else highest
     marks = []
     for point in points:
         parts, y = [], 100.0

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from console import charts
+from console.charts import ChartPoint, Series
 from console.widgets import compact
 from core.clock import now
 from responses.admin.response_list.changelist import SCAN_LIMIT, IndexHint, ResponseChangeList
@@ -31,6 +33,9 @@ FROM ({rows}) AS newest
 GROUP BY 1, 2
 """
 
+# Tones are classes of list.css.
+_SERIES = [Series(name=kind, tone=kind) for kind in ("completed", "failed", "other")]
+
 # Numbers of responses by bar (its start divided by the length of a bar) and kind.
 Counts = Mapping[int, Counter[str]]
 
@@ -52,33 +57,28 @@ def histogram(rows: ResponseChangeList) -> dict[str, Any] | None:
         counts, truncated_at = _counted(rows, width)
     first, last = (int(moment.timestamp()) // width for moment in (since, until))
     numbers = range(first, last + 1)
-    total = sum(counts[number].total() for number in numbers)
-    highest, slot = max(counts[number].total() for number in numbers), 100 / len(numbers)
+    total, slot = sum(counts[number].total() for number in numbers), 100 / len(numbers)
     starts = [datetime.fromtimestamp(number * width, UTC) for number in numbers]
     day_format = "%d %b" if width >= _DAY else "%d %b %H:%M"
-    bars = []
-    for index, (number, begins) in enumerate(zip(numbers, starts, strict=True)):
-        parts, top = [], 100.0
-        for kind in ("completed", "failed", "other"):
-            if height := 100 * counts[number][kind] / highest if highest else 0:
-                top -= height
-                parts.append((kind, round(top, 2), round(height, 2)))
-        shown = ", ".join(f"{counts[number][kind]:,} {kind}" for kind, _, _ in parts) or "none"
-        bars.append(
-            {
-                "x": round(index * slot + slot * 0.12, 3),
-                "width": round(slot * 0.76, 3),
-                "parts": parts,
-                "hint": f"{begins:{day_format}} UTC: {shown}",
-                "url": rows.link(begins, begins + timedelta(seconds=width - 1)),
-            }
+    points = [
+        ChartPoint(
+            name=f"{begins:{day_format}} UTC",
+            label="",
+            values=[counts[number][series.tone] for series in _SERIES],
+            url=rows.link(begins, begins + timedelta(seconds=width - 1)),
         )
+        for number, begins in zip(numbers, starts, strict=True)
+    ]
+    chart = charts.stacked(
+        points, _SERIES, title="Responses", format_value=lambda value: f"{value:,}", has_round_top=False
+    )
+    highest = max(counts[number].total() for number in numbers)
     # About six labels fit below the plot on a narrow screen.
     step = max(1, len(numbers) // 6)
     label_format = "%d %b" if width * step >= _DAY else "%H:%M"
     seconds, unit = next(entry for entry in ((_DAY, "day"), (_HOUR, "hour"), (_MINUTE, "minute")) if width >= entry[0])
     return {
-        "bars": bars,
+        "bars": chart.bars,
         "marks": [
             (round(i * slot, 3), f"{starts[i]:{label_format}}")
             for i in range(0, len(starts), step)
