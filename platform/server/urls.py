@@ -11,8 +11,8 @@ from django.views.generic import RedirectView, TemplateView
 
 from deliveries.notifications.views import unsubscribe
 from guide import views as guide
-from server.reference import openapi
 from server.web import favicon, health
+from server.web.openapi_file import openapi_json
 from tenants import sign_in
 from tenants.console.site import page_urls
 
@@ -38,7 +38,7 @@ urlpatterns = [
     path("readyz", public(health.readyz), name="readyz"),
     path("version", public(health.version), name="version"),
     path("metrics", public(health.metrics), name="metrics"),
-    path("openapi.json", public(openapi.view), name="openapi"),
+    path("openapi.json", public(openapi_json), name="openapi"),
     # The API reference, rendered by Redoc.
     path("docs", public(TemplateView.as_view(template_name="docs.html")), name="docs"),
     path("favicon.ico", public(favicon.view), name="favicon"),

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("migrate", "beat", "prepare_demo", "create_key", "add_upstream", "audit_check")
 COMMANDS = "from django.core.management import load_command_class, get_commands; known = get_commands()\n"
 # Needed by a few requests only.
-RARE = {"mcp", "pypdf", "lark"}
+RARE = {"mcp", "pypdf", "lark", "server.reference", "mkdocs"}
 # Needed by web and worker only.
 SERVING = {"openai", "aiohttp", "httpx2", "jsonschema", "twisted.internet", "markdown_it", "server.urls"}
 PAGES = {"responses.admin", "organization.admin", "responses.tools.registry", "conversations.items"}

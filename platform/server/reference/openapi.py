@@ -1,21 +1,15 @@
 """OpenAPI 3.1 document of the API, generated from the declared endpoints and from the types that validate requests."""
 
-import gzip
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
-from hashlib import sha256
 from typing import Any
 
-import orjson
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse, HttpResponseBase
-from django.utils.cache import get_conditional_response
 from pydantic import BaseModel
 
 from core.http.endpoints import NULLABLE_STRING, STRING, ApiObject, Endpoint, Schema
-from core.http.rendering import JSON, accepts_gzip
 from server.api_urls import ENDPOINTS
+from server.reference.descriptions import OBJECTS, OPERATIONS, PARAMETERS, PROPERTIES, SAME, STATUSES, TAGS
 
 _PROJECTS, _ADMIN = "organization/projects", "admin.organization.projects"
 # The SDK's names where they do not follow from the path.
@@ -63,39 +57,9 @@ _EVENT: Schema = {
 }
 
 
-def view(request: HttpRequest) -> HttpResponseBase:
-    """Respond to `/openapi.json`, which needs no key; with 304 if the client already has it."""
-    file = _file()
-    # Caches may keep the document, but have to ask whether it is current.
-    headers = {"ETag": file.etag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
-    if accepts_gzip(request.headers.get("Accept-Encoding", "")):
-        response = HttpResponse(file.compressed, content_type=JSON, headers={**headers, "Content-Encoding": "gzip"})
-    else:
-        response = HttpResponse(file.content, content_type=JSON, headers=headers)
-    return get_conditional_response(request, etag=file.etag, response=response) or response
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    content: bytes
-    compressed: bytes
-    etag: str
-
-
-@cache
-def _file() -> _File:
-    content = orjson.dumps(document())
-    # Weak, because it is the same for both encodings.
-    etag = f'W/"{sha256(content).hexdigest()[:32]}"'
-    return _File(content=content, compressed=gzip.compress(content, mtime=0), etag=etag)
-
-
 @cache
 def document() -> Schema:
     """Return the document; cached, as building the schemas is slow and the result never changes."""
-    # Imported late: most processes never build the document.
-    from server.reference.descriptions import STATUSES, TAGS
-
     paths: Schema = {}
     schemas: Schema = {}
     failures = {
@@ -156,8 +120,6 @@ def operation_id(endpoint: Endpoint) -> str:
 
 
 def _operation(endpoint: Endpoint) -> Schema:
-    from server.reference.descriptions import OPERATIONS, PARAMETERS, STATUSES
-
     content: Schema = {"application/json": {"schema": endpoint.returns}}
     if isinstance(endpoint.returns, str):
         # OpenAPI 3.1 has no schema for the lines of a JSON Lines document.
@@ -203,8 +165,6 @@ def _tag(name: str) -> str:
 
 def _describe(name: str, schema: Schema) -> None:
     """Add the missing descriptions to an object and the properties in it."""
-    from server.reference.descriptions import OBJECTS, SAME
-
     own = {**OBJECTS.get(SAME.get(name, ""), {}), **OBJECTS.get(name, {})}
     if name.startswith("Deleted"):
         own = {"": "Confirmation of a deletion.", **own}
@@ -218,8 +178,6 @@ def _describe(name: str, schema: Schema) -> None:
 
 
 def _description(key: str, schema: Schema, own: dict[str, str]) -> str:
-    from server.reference.descriptions import PROPERTIES
-
     if key not in own and "const" in schema and isinstance(schema["const"], str):
         return f"Always `{schema['const']}`."
     return own.get(key) or PROPERTIES.get(key, "")
