@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from django.db import connection
 from django.db.models import QuerySet, Value
 from django.db.models.functions import Concat
 
+from conversations import objects
 from conversations.items import InputItem
 from conversations.models import Conversation, Item, Placement, RemovedItem, Section
 from core.clock import unix
@@ -176,7 +176,7 @@ def unknown_item(item_id: str, *, param: str | None = None) -> NotFound:
     return NotFound(f"Item with id '{item_id}' not found.", param=param)
 
 
-def public_conversation(conversation: Conversation) -> dict[str, Any]:
+def public_conversation(conversation: Conversation) -> objects.Conversation:
     """Return the public conversation object."""
     return {
         "id": conversation.pk,

@@ -4,16 +4,17 @@ from typing import Annotated
 
 from django.http import QueryDict, StreamingHttpResponse
 from pydantic import Field
-from rest_framework.response import Response
 
-from conversations import access, export, selectors, services
+from conversations import access, export, objects, selectors, services
 from conversations.items import INCLUDABLE, MAX_ID, InputItem, project
 from conversations.models import Conversation
+from conversations.objects import ItemBody, ItemList
 from conversations.selectors import ConversationFilter, public_conversation
 from conversations.services import CheckItems
 from core.db.db_threads import in_db_thread
 from core.errors import InvalidValue
-from core.http.endpoints import METADATA, STRING, UNIX_TIME, ApiObject, Endpoint
+from core.http.endpoints import Endpoint
+from core.http.objects import ListPage
 from core.http.pagination import PAGE, Page, PageRequest
 from core.http.query import METADATA_FILTER, QueryArgument, nested_values, parameter, unix_time
 from core.http.rendering import download_headers
@@ -27,11 +28,6 @@ from tenants.views import ApiRequest, ApiView
 # OpenAI's limit for one request.
 MAX_ADDED = 20
 _Items = Annotated[list[InputItem], Field(max_length=MAX_ADDED)]
-ITEM = ApiObject.of("Item", {"id": STRING, "type": STRING})
-CONVERSATION = ApiObject.of(
-    "Conversation",
-    {"id": STRING, "object": {"const": "conversation"}, "created_at": UNIX_TIME, "metadata": METADATA},
-)
 
 
 class CreateConversation(Wire):
@@ -70,6 +66,11 @@ def includes(query: QueryDict) -> frozenset[str]:
     return frozenset(names)
 
 
+def item_list(page: Page[ItemBody], include: frozenset[str]) -> ItemList:
+    """Return the list of items as the API shows them, with the optional fields that `include` names."""
+    return page.as_list(present=lambda body: project(body, include))
+
+
 INCLUDE = QueryArgument(
     "include", [parameter("include", {"type": "array", "items": {"enum": list(INCLUDABLE)}})], includes
 )
@@ -94,68 +95,66 @@ class ConversationsView(ApiView, path="conversations"):
         "Create a conversation",
         body=CreateConversation,
         query=(),
-        returns=CONVERSATION,
         note="with up to 20 items, including references",
     )
-    def post(self, request: ApiRequest, body: CreateConversation) -> Response:
+    def post(self, request: ApiRequest, body: CreateConversation) -> objects.Conversation:
         conversation = services.create_conversation(
             principal=request.principal,
             items=body.items or (),
             metadata=body.metadata or {},
             check_items=self.check_items,
         )
-        return Response(public_conversation(conversation))
+        return public_conversation(conversation)
 
     @Endpoint(
         Scope.CONVERSATIONS_READ,
         "List conversations",
         query=(PAGE, _FILTERS),
-        returns=CONVERSATION.page(),
         note="extension: lists the team's conversations, see below",
     )
-    def get(self, request: ApiRequest, page: PageRequest, filters: ConversationFilter) -> Response:
+    def get(
+        self, request: ApiRequest, page: PageRequest, filters: ConversationFilter
+    ) -> ListPage[objects.Conversation]:
         with scope.team(request.principal.team_id):
             found = selectors.list_conversations(team_id=request.principal.team_id, filters=filters, page=page)
-        return Response(found.as_list(present=public_conversation))
+        return found.as_list(present=public_conversation)
 
 
 class ConversationView(ApiView, path="conversations/<conv:conversation_id>"):
     """One conversation."""
 
-    @Endpoint(Scope.CONVERSATIONS_READ, "Retrieve a conversation", query=(), returns=CONVERSATION)
-    def get(self, request: ApiRequest, conversation_id: str) -> Response:
-        return Response(public_conversation(_find(request.principal, conversation_id)))
+    @Endpoint(Scope.CONVERSATIONS_READ, "Retrieve a conversation", query=())
+    def get(self, request: ApiRequest, conversation_id: str) -> objects.Conversation:
+        return public_conversation(_find(request.principal, conversation_id))
 
     @Endpoint(
         Scope.CONVERSATIONS_WRITE,
         "Update a conversation",
         body=UpdateConversation,
         query=(),
-        returns=CONVERSATION,
         note="replaces the metadata",
     )
-    def post(self, request: ApiRequest, conversation_id: str, body: UpdateConversation) -> Response:
+    def post(self, request: ApiRequest, conversation_id: str, body: UpdateConversation) -> objects.Conversation:
         conversation = services.update_conversation(
             principal=request.principal,
             conversation_id=conversation_id,
             metadata=body.metadata or {},
         )
-        return Response(public_conversation(conversation))
+        return public_conversation(conversation)
 
     @Endpoint(
         Scope.CONVERSATIONS_DELETE,
         "Delete a conversation",
         query=(),
-        returns=ApiObject.deleted("Conversation", "conversation.deleted"),
         note="items that responses or forks show are kept",
     )
-    def delete(self, request: ApiRequest, conversation_id: str) -> Response:
+    def delete(self, request: ApiRequest, conversation_id: str) -> objects.DeletedConversation:
         services.delete_conversation(
             team_id=request.principal.team_id,
             actor=request.principal.actor,
             conversation_id=conversation_id,
         )
-        return Response({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
+        return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
 
 
 class ConversationItemsView(ApiView, path="conversations/<conv:conversation_id>/items"):
@@ -168,48 +167,41 @@ class ConversationItemsView(ApiView, path="conversations/<conv:conversation_id>/
         "Add items to a conversation",
         body=CreateItems,
         query=(INCLUDE,),
-        returns=ITEM.page(),
         note="up to 20 at a time",
     )
-    def post(self, request: ApiRequest, conversation_id: str, include: frozenset[str], body: CreateItems) -> Response:
+    def post(self, request: ApiRequest, conversation_id: str, include: frozenset[str], body: CreateItems) -> ItemList:
         added = services.append_items(
             principal=request.principal, conversation_id=conversation_id, items=body.items, check_items=self.check_items
         )
-        return Response(Page(added, has_more=False).as_list(present=lambda item: project(item, include)))
+        return item_list(Page(added, has_more=False), include)
 
-    @Endpoint(Scope.CONVERSATIONS_READ, "List items of a conversation", query=(PAGE, INCLUDE), returns=ITEM.page())
-    def get(self, request: ApiRequest, conversation_id: str, page: PageRequest, include: frozenset[str]) -> Response:
+    @Endpoint(Scope.CONVERSATIONS_READ, "List items of a conversation", query=(PAGE, INCLUDE))
+    def get(self, request: ApiRequest, conversation_id: str, page: PageRequest, include: frozenset[str]) -> ItemList:
         with scope.team(request.principal.team_id):
             conversation = access.get_conversation(principal=request.principal, conversation_id=conversation_id)
             found = selectors.list_items(conversation=conversation, page=page)
-        return Response(found.as_list(present=lambda placement: project(placement.item.body, include)))
+        return found.as_list(present=lambda placement: project(placement.item.body, include))
 
 
 class ConversationItemView(ApiView, path="conversations/<conv:conversation_id>/items/<str:item_id>"):
     """One item of a conversation."""
 
-    @Endpoint(Scope.CONVERSATIONS_READ, "Retrieve an item of a conversation", query=(INCLUDE,), returns=ITEM)
-    def get(self, request: ApiRequest, conversation_id: str, item_id: str, include: frozenset[str]) -> Response:
+    @Endpoint(Scope.CONVERSATIONS_READ, "Retrieve an item of a conversation", query=(INCLUDE,))
+    def get(self, request: ApiRequest, conversation_id: str, item_id: str, include: frozenset[str]) -> ItemBody:
         with scope.team(request.principal.team_id):
             conversation = access.get_conversation(principal=request.principal, conversation_id=conversation_id)
             placement = access.get_placement(conversation=conversation, item_id=item_id)
-        return Response(project(placement.item.body, include))
+        return project(placement.item.body, include)
 
-    @Endpoint(
-        Scope.CONVERSATIONS_WRITE,
-        "Delete an item of a conversation",
-        query=(),
-        returns=CONVERSATION,
-        note="returns the conversation",
-    )
-    def delete(self, request: ApiRequest, conversation_id: str, item_id: str) -> Response:
+    @Endpoint(Scope.CONVERSATIONS_WRITE, "Delete an item of a conversation", query=(), note="returns the conversation")
+    def delete(self, request: ApiRequest, conversation_id: str, item_id: str) -> objects.Conversation:
         conversation = services.delete_item(
             team_id=request.principal.team_id,
             actor=request.principal.actor,
             conversation_id=conversation_id,
             item_id=item_id,
         )
-        return Response(public_conversation(conversation))
+        return public_conversation(conversation)
 
 
 class ForkConversationView(ApiView, path="conversations/<conv:conversation_id>/fork"):
@@ -220,17 +212,16 @@ class ForkConversationView(ApiView, path="conversations/<conv:conversation_id>/f
         "Fork a conversation",
         body=ForkConversation,
         query=(),
-        returns=CONVERSATION,
         note="extension: a new conversation that shares the items up to `after`, or all items",
     )
-    def post(self, request: ApiRequest, conversation_id: str, body: ForkConversation) -> Response:
+    def post(self, request: ApiRequest, conversation_id: str, body: ForkConversation) -> objects.Conversation:
         fork = services.fork_conversation(
             team_id=request.principal.team_id,
             key_id=request.principal.key_id,
             conversation_id=conversation_id,
             after=body.after,
         )
-        return Response(public_conversation(fork))
+        return public_conversation(fork)
 
 
 class ExportConversationView(ApiView, path="conversations/<conv:conversation_id>/export"):

@@ -12,9 +12,8 @@ from django.core.files.uploadedfile import UploadedFile
 from django.core.files.uploadhandler import TemporaryFileUploadHandler
 from django.http import QueryDict, StreamingHttpResponse
 from pydantic import Field
-from rest_framework.response import Response
 
-from conversations import access
+from conversations import access, objects
 from conversations.files import storage, uploads
 from conversations.files.storage import IncomingFile
 from conversations.models import File, Purpose
@@ -22,16 +21,8 @@ from core.db.db_threads import in_db_thread
 from core.errors import BadRequest, InvalidType, InvalidValue, MissingParameter, UnknownParameter
 from core.http.asgi import Scope as AsgiScope
 from core.http.asgi import header
-from core.http.endpoints import (
-    BINARY,
-    INTEGER,
-    NULLABLE_INTEGER,
-    NULLABLE_STRING,
-    STRING,
-    UNIX_TIME,
-    ApiObject,
-    Endpoint,
-)
+from core.http.endpoints import BINARY, ApiObject, Endpoint
+from core.http.objects import ListPage
 from core.http.pagination import PageRequest, page_argument
 from core.http.query import QueryArgument, choice, parameter
 from core.http.rendering import download_headers, parse_form
@@ -51,20 +42,6 @@ _NESTED = re.compile(r"(\w+)\[(\w+)\]")
 _INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 # Only the server creates files with the output of batches.
 PurposeName = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
-FILE = ApiObject.of(
-    "File",
-    {
-        "id": STRING,
-        "object": {"const": "file"},
-        "bytes": INTEGER,
-        "created_at": UNIX_TIME,
-        "expires_at": NULLABLE_INTEGER,
-        "filename": STRING,
-        "purpose": {"enum": list(Purpose.values)},
-        "status": {"const": "processed"},
-        "status_details": NULLABLE_STRING,
-    },
-)
 _UPLOAD_FILE = ApiObject.of(
     "UploadFile",
     {
@@ -108,11 +85,10 @@ class FilesView(ApiView, path="files"):
         form=_UPLOAD_FILE,
         spooled=True,
         errors=(400, 401, 403, 413),
-        returns=FILE,
         note="multipart, up to 512 MiB; OpenAI's purposes and `expires_after`",
     )
     # Asynchronous like all transfers of contents, so that no thread waits for a client.
-    async def post(self, request: ApiRequest) -> Response:
+    async def post(self, request: ApiRequest) -> objects.File:
         # Parsing reads and writes files, which would block the event loop.
         upload = await asyncio.to_thread(_read_upload, request.asgi)
         try:
@@ -120,37 +96,31 @@ class FilesView(ApiView, path="files"):
         finally:
             # Deletes the temporary file.
             upload.content.close()
-        return Response(storage.public_file(file))
+        return storage.public_file(file)
 
-    @Endpoint(
-        Scope.FILES_READ,
-        "List files",
-        query=(_PURPOSE, page_argument(default=_MAX_LIST, most=_MAX_LIST)),
-        returns=FILE.page(),
-    )
-    def get(self, request: ApiRequest, purpose: str | None, page: PageRequest) -> Response:
+    @Endpoint(Scope.FILES_READ, "List files", query=(_PURPOSE, page_argument(default=_MAX_LIST, most=_MAX_LIST)))
+    def get(self, request: ApiRequest, purpose: str | None, page: PageRequest) -> ListPage[objects.File]:
         with scope.team(request.principal.team_id):
             found = storage.list_files(team_id=request.principal.team_id, purpose=purpose, page=page)
-        return Response(found.as_list(present=storage.public_file))
+        return found.as_list(present=storage.public_file)
 
 
 class FileView(ApiView, path="files/<file:file_id>"):
     """One file."""
 
-    @Endpoint(Scope.FILES_READ, "Retrieve a file", returns=FILE)
-    def get(self, request: ApiRequest, file_id: str) -> Response:
-        return Response(storage.public_file(_find(request.principal, file_id)))
+    @Endpoint(Scope.FILES_READ, "Retrieve a file")
+    def get(self, request: ApiRequest, file_id: str) -> objects.File:
+        return storage.public_file(_find(request.principal, file_id))
 
     @Endpoint(
         Scope.FILES_WRITE,
         "Delete a file",
-        returns=ApiObject.deleted("File", "file"),
         note="also removes the file from vector stores",
     )
-    def delete(self, request: ApiRequest, file_id: str) -> Response:
+    def delete(self, request: ApiRequest, file_id: str) -> objects.DeletedFile:
         file = _find(request.principal, file_id)
         storage.delete_file(principal=request.principal, file=file)
-        return Response({"id": file_id, "object": "file", "deleted": True})
+        return {"id": file_id, "object": "file", "deleted": True}
 
 
 class FileContentView(ApiView, path="files/<file:file_id>/content"):
@@ -260,26 +230,6 @@ class CompleteUpload(Wire):
     md5: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{32}$")] | None = None
 
 
-_UPLOAD = ApiObject.of(
-    "Upload",
-    {
-        "id": STRING,
-        "object": {"const": "upload"},
-        "bytes": INTEGER,
-        "created_at": UNIX_TIME,
-        "expires_at": UNIX_TIME,
-        "filename": STRING,
-        "purpose": {"enum": list(Purpose.values)},
-        "status": {"enum": ["pending", "completed", "cancelled", "expired"]},
-        "file": {"anyOf": [FILE, {"type": "null"}]},
-    },
-)
-_PART = ApiObject.of(
-    "UploadPart",
-    {"id": STRING, "object": {"const": "upload.part"}, "created_at": UNIX_TIME, "upload_id": STRING},
-)
-
-
 class UploadsView(ApiView, path="uploads"):
     """All uploads of a team."""
 
@@ -287,10 +237,9 @@ class UploadsView(ApiView, path="uploads"):
         Scope.FILES_WRITE,
         "Create an upload",
         body=CreateUpload,
-        returns=_UPLOAD,
         note="a file that is uploaded in parts within an hour, up to 512 MiB",
     )
-    def post(self, request: ApiRequest, body: CreateUpload) -> Response:
+    def post(self, request: ApiRequest, body: CreateUpload) -> objects.Upload:
         upload = uploads.open_upload(
             principal=request.principal,
             filename=body.filename,
@@ -299,7 +248,7 @@ class UploadsView(ApiView, path="uploads"):
             purpose=Purpose(body.purpose),
             lifetime=body.expires_after.lifetime if body.expires_after else None,
         )
-        return Response(uploads.public_upload(upload))
+        return uploads.public_upload(upload)
 
 
 class UploadPartsView(ApiView, path="uploads/<upload:upload_id>/parts"):
@@ -310,10 +259,9 @@ class UploadPartsView(ApiView, path="uploads/<upload:upload_id>/parts"):
         "Add a part to an upload",
         form=ApiObject.of("NewUploadPart", {"data": BINARY}),
         spooled=True,
-        returns=_PART,
         note="multipart, up to 64 MiB",
     )
-    async def post(self, request: ApiRequest, upload_id: str) -> Response:
+    async def post(self, request: ApiRequest, upload_id: str) -> objects.UploadPart:
         # Parsing reads and writes files, which would block the event loop.
         _, content = await asyncio.to_thread(read_file, request.asgi, "data")
         try:
@@ -321,7 +269,7 @@ class UploadPartsView(ApiView, path="uploads/<upload:upload_id>/parts"):
         finally:
             # Deletes the temporary file.
             content.close()
-        return Response(uploads.public_part(part))
+        return uploads.public_part(part)
 
 
 class CompleteUploadView(ApiView, path="uploads/<upload:upload_id>/complete"):
@@ -331,20 +279,19 @@ class CompleteUploadView(ApiView, path="uploads/<upload:upload_id>/complete"):
         Scope.FILES_WRITE,
         "Complete an upload",
         body=CompleteUpload,
-        returns=_UPLOAD,
         note="assembles the parts in the given order; `md5` is verified",
     )
-    async def post(self, request: ApiRequest, upload_id: str, body: CompleteUpload) -> Response:
+    async def post(self, request: ApiRequest, upload_id: str, body: CompleteUpload) -> objects.Upload:
         upload = await uploads.complete_upload(
             principal=request.principal, upload_id=upload_id, part_ids=body.part_ids, md5=body.md5
         )
-        return Response(uploads.public_upload(upload))
+        return uploads.public_upload(upload)
 
 
 class CancelUploadView(ApiView, path="uploads/<upload:upload_id>/cancel"):
     """Cancellation of an upload."""
 
-    @Endpoint(Scope.FILES_WRITE, "Cancel an upload", takes_no_body=True, returns=_UPLOAD)
-    def post(self, request: ApiRequest, upload_id: str) -> Response:
+    @Endpoint(Scope.FILES_WRITE, "Cancel an upload", takes_no_body=True)
+    def post(self, request: ApiRequest, upload_id: str) -> objects.Upload:
         upload = uploads.cancel_upload(principal=request.principal, upload_id=upload_id)
-        return Response(uploads.public_upload(upload))
+        return uploads.public_upload(upload)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import IO, Any
+from typing import IO
 
 from django.conf import settings
 from django.core.files import File as Content
@@ -20,6 +20,7 @@ from django.core.files.storage import Storage, storages
 from django.db import Error as DatabaseError
 from django.db.models import QuerySet, Sum
 
+from conversations import objects
 from conversations.models import File, FileState, Purpose
 from core.clock import now, unix
 from core.db.db_threads import in_db_thread
@@ -265,7 +266,7 @@ def unknown_file(file_id: str, *, param: str | None = None) -> NotFound:
     return NotFound(f"No such File object: {file_id}", param=param)
 
 
-def public_file(file: File) -> dict[str, Any]:
+def public_file(file: File) -> objects.File:
     """Return the public file object."""
     return {
         "id": file.pk,

@@ -13,6 +13,7 @@ from typing import Any
 from django.conf import settings
 from django.core.files.uploadedfile import TemporaryUploadedFile, UploadedFile
 
+from conversations import objects
 from conversations.files import storage
 from conversations.files.storage import IncomingFile
 from conversations.models import File, Purpose, Upload, UploadPart, UploadState
@@ -192,7 +193,7 @@ def _status(upload: Upload, at: datetime) -> str:
     return "expired" if upload.expires_at <= at else UploadState.PENDING
 
 
-def public_upload(upload: Upload) -> dict[str, Any]:
+def public_upload(upload: Upload) -> objects.Upload:
     """Return the public upload object."""
     return {
         "id": upload.pk,
@@ -207,7 +208,7 @@ def public_upload(upload: Upload) -> dict[str, Any]:
     }
 
 
-def public_part(part: UploadPart) -> dict[str, Any]:
+def public_part(part: UploadPart) -> objects.UploadPart:
     """Return the public part object."""
     return {
         "id": part.pk,

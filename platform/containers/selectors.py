@@ -1,7 +1,6 @@
 """Reads of containers and their files, and their JSON representations."""
 
-from typing import Any
-
+from containers import objects
 from containers.models import Container, ContainerFile
 from containers.policy import public_policy
 from core.clock import now, unix
@@ -52,7 +51,7 @@ def unknown_container_file(file_id: str, *, param: str | None = None) -> NotFoun
     return NotFound(f"Container file with id '{file_id}' not found.", param=param)
 
 
-def public_container(container: Container) -> dict[str, Any]:
+def public_container(container: Container) -> objects.Container:
     """Return the container as the API shows it."""
     return {
         "id": container.pk,
@@ -67,7 +66,7 @@ def public_container(container: Container) -> dict[str, Any]:
     }
 
 
-def public_container_file(file: ContainerFile) -> dict[str, Any]:
+def public_container_file(file: ContainerFile) -> objects.ContainerFile:
     """Return the file as the API shows it."""
     return {
         "id": file.pk,

@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import orjson
 from django.db.models import Sum
+from pydantic import WithJsonSchema
+from typing_extensions import TypedDict
 
 import limits
 from conversations.files.storage import count_files, count_stored_bytes
 from core.clock import now, unix
+from core.http.objects import UnixTime, one_of
 from core.periods import bounds
 from gateway.batches.services import count_open_batches
 from limits import BudgetUse, LimitUse
@@ -20,12 +23,74 @@ from tenants import scope
 from tenants.models import AdminKey, ApiKey, Team, UsageRecord
 from tenants.principal import BudgetLimit, Principal, SubjectLimits
 
+Subject = Annotated[str, one_of("team", "key", "end_user")]
+Dollars = Annotated[Any, WithJsonSchema({"type": "number"})]
 _COUNTED = {"files": count_files, "stored_bytes": count_stored_bytes, "open_batches": count_open_batches}
 # Limits of each single request, which are never used up.
 _PER_REQUEST = ("max_output_tokens", "max_tool_calls")
 
 
-def key_status(principal: Principal, *, end_user: str = "") -> dict[str, Any]:
+class MeKey(TypedDict):
+    """An API key."""
+
+    id: str
+    name: str
+    prefix: str
+    last_four: str
+    created_at: UnixTime
+    expires_at: int | None
+
+
+class MeTeam(TypedDict):
+    """The team of a key."""
+
+    id: str
+    name: str
+    time_zone: str
+
+
+class MeLimit(TypedDict):
+    """A limit of the team, the key or the end user."""
+
+    subject: Subject
+    subject_id: str
+    limit: str
+    value: int
+    remaining: int | None
+    reset_seconds: float | None
+
+
+class MeBudget(TypedDict):
+    """A budget of the team, the key or the end user in its current period."""
+
+    subject: Subject
+    subject_id: str
+    period: Annotated[str, one_of("day", "week", "month")]
+    is_hard: bool
+    amount: Dollars
+    spent: Dollars
+    reserved: Dollars
+    remaining: Dollars
+    currency: Literal["usd"]
+    period_start: int
+    period_end: int
+
+
+class Me(TypedDict):
+    """The key of the request."""
+
+    object: Literal["me"]
+    key: MeKey
+    team: MeTeam | None
+    scopes: list[str]
+    allowed_models: list[str] | None
+    denied_models: list[str]
+    allowed_tools: list[str]
+    limits: list[MeLimit]
+    budgets: list[MeBudget]
+
+
+def key_status(principal: Principal, *, end_user: str = "") -> Me:
     """Return the key, its team, permissions, limits and budgets. With `end_user`, also the limits of that end user.
 
     Raises `LimitsUnavailable` without Redis.
@@ -48,9 +113,9 @@ def _status(
     key: ApiKey | AdminKey,
     *,
     team: Team | None,
-    used: Sequence[dict[str, Any]],
-    budgets: Sequence[dict[str, Any]],
-) -> dict[str, Any]:
+    used: list[MeLimit],
+    budgets: list[MeBudget],
+) -> Me:
     models = principal.allowed_models
     return {
         "object": "me",
@@ -72,7 +137,7 @@ def _status(
     }
 
 
-def _limit(use: LimitUse) -> dict[str, Any]:
+def _limit(use: LimitUse) -> MeLimit:
     return {
         "subject": use.subject,
         "subject_id": use.subject_id,
@@ -83,7 +148,7 @@ def _limit(use: LimitUse) -> dict[str, Any]:
     }
 
 
-def _other_limits(principal: Principal, applying: Sequence[SubjectLimits]) -> Iterator[dict[str, Any]]:
+def _other_limits(principal: Principal, applying: Sequence[SubjectLimits]) -> Iterator[MeLimit]:
     """Yield the limits that are not kept in Redis."""
     for subject in applying:
         for name in (*_PER_REQUEST, *_COUNTED):
@@ -142,7 +207,7 @@ def _soft_budget(principal: Principal, subject: SubjectLimits, budget: BudgetLim
     )
 
 
-def _budget(use: BudgetUse) -> dict[str, Any]:
+def _budget(use: BudgetUse) -> MeBudget:
     return {
         "subject": use.subject,
         "subject_id": use.subject_id,

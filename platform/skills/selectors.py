@@ -1,12 +1,11 @@
 """Reads of skills and their versions, and their JSON representations."""
 
-from typing import Any
-
 from django.db.models import QuerySet
 
 from core.clock import unix
 from core.errors import NotFound
 from core.http.pagination import Page, PageRequest, keyset
+from skills import objects
 from skills.models import Skill, SkillVersion
 
 LATEST = "latest"
@@ -70,7 +69,7 @@ def unknown_version(version: str, *, param: str | None = None) -> NotFound:
     return NotFound(f"Skill version '{version}' not found.", param=param)
 
 
-def public_skill(skill: Skill) -> dict[str, Any]:
+def public_skill(skill: Skill) -> objects.Skill:
     """Return the skill as the API shows it."""
     return {
         "id": skill.pk,
@@ -83,7 +82,7 @@ def public_skill(skill: Skill) -> dict[str, Any]:
     }
 
 
-def public_version(version: SkillVersion) -> dict[str, Any]:
+def public_version(version: SkillVersion) -> objects.SkillVersion:
     """Return the version as the API shows it."""
     return {
         "id": version.pk,

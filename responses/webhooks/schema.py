@@ -1,11 +1,12 @@
 """Request bodies and response objects of `/v1/webhook_endpoints`."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from core.clock import unix
 from core.http.wire import Wire
+from responses.webhooks import objects
 from responses.webhooks.events import EventType
 from responses.webhooks.models import MAX_NAME, MAX_URL, WebhookEndpoint
 from responses.webhooks.signing import hint
@@ -43,7 +44,7 @@ class SendTest(Wire):
     event_type: EventType
 
 
-def public_endpoint(endpoint: WebhookEndpoint) -> dict[str, Any]:
+def public_endpoint(endpoint: WebhookEndpoint) -> objects.WebhookEndpoint:
     """Return the `webhook_endpoint` object of the API."""
     return {
         "id": endpoint.pk,
@@ -57,6 +58,6 @@ def public_endpoint(endpoint: WebhookEndpoint) -> dict[str, Any]:
     }
 
 
-def with_secret(endpoint: WebhookEndpoint) -> dict[str, Any]:
+def with_secret(endpoint: WebhookEndpoint) -> objects.WebhookEndpointWithSecret:
     """Return the object with its secret, for the response to the request that created the secret."""
     return {**public_endpoint(endpoint), "signing_secret": endpoint.secret}

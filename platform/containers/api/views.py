@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from django.http import StreamingHttpResponse
-from rest_framework.response import Response
 
-from containers import access, selectors, services
+from containers import access, objects, selectors, services
 from containers.api.schema import CreateContainer, read_file
 from containers.models import Container, ContainerFile
 from containers.policy import check_policy
@@ -17,7 +16,7 @@ from containers.services import ContainerSpec
 from core.db.db_threads import in_db_thread
 from core.errors import NotFound
 from core.http.asgi import header
-from core.http.endpoints import BINARY, INTEGER, STRING, UNIX_TIME, ApiObject, Endpoint
+from core.http.endpoints import BINARY, STRING, ApiObject, Endpoint
 from core.http.pagination import PAGE, PageRequest
 from core.http.query import QueryArgument, parameter
 from core.http.rendering import download_headers
@@ -28,32 +27,6 @@ from tenants.models import Scope, ToolKind
 from tenants.principal import Principal
 from tenants.views import ApiRequest, ApiView
 
-_CONTAINER = ApiObject.of(
-    "Container",
-    {
-        "id": STRING,
-        "object": {"const": "container"},
-        "created_at": UNIX_TIME,
-        "status": {"enum": ["running", "expired"]},
-        "expires_after": {"type": "object"},
-        "last_active_at": UNIX_TIME,
-        "memory_limit": {"enum": ["1g", "4g", "16g", "64g"]},
-        "name": STRING,
-        "network_policy": {"type": "object"},
-    },
-)
-_CONTAINER_FILE = ApiObject.of(
-    "ContainerFile",
-    {
-        "id": STRING,
-        "object": {"const": "container.file"},
-        "created_at": UNIX_TIME,
-        "bytes": INTEGER,
-        "container_id": STRING,
-        "path": STRING,
-        "source": {"enum": ["user", "assistant"]},
-    },
-)
 _NEW_FILE = ApiObject.of(
     "NewContainerFile", {"file": BINARY, "file_id": {"type": "string", "maxLength": 128}}, required=[]
 )
@@ -69,11 +42,10 @@ class ContainersView(ApiView, path="containers"):
         body=CreateContainer,
         query=(),
         errors=(400, 401, 403, 404, 413, 503),
-        returns=_CONTAINER,
         note="requires the sandbox service; expires after at most 20 minutes without activity; a network only with "
         "`CONTAINER_ALLOWED_DOMAINS`, without `domain_secrets`",
     )
-    async def post(self, request: ApiRequest, body: CreateContainer) -> Response:
+    async def post(self, request: ApiRequest, body: CreateContainer) -> objects.Container:
         principal = _permitted(request)
         memory = body.memory_limit or "1g"
         domains = check_policy(body.network_policy, param="network_policy")
@@ -87,34 +59,33 @@ class ContainersView(ApiView, path="containers"):
         if body.expires_after is not None:
             spec = replace(spec, minutes=body.expires_after.minutes)
         made = await services.create_container(team_id=principal.team_id, key_id=principal.key_id, spec=spec)
-        return Response(selectors.public_container(made))
+        return selectors.public_container(made)
 
-    @Endpoint(Scope.CONTAINERS_READ, "List containers", query=(_NAME, PAGE), returns=_CONTAINER.page())
-    def get(self, request: ApiRequest, name: str | None, page: PageRequest) -> Response:
+    @Endpoint(Scope.CONTAINERS_READ, "List containers", query=(_NAME, PAGE))
+    def get(self, request: ApiRequest, name: str | None, page: PageRequest) -> objects.ContainerList:
         with scope.team(request.principal.team_id):
             found = selectors.list_containers(team_id=request.principal.team_id, name=name, page=page)
-        return Response(found.as_list(present=selectors.public_container))
+        return found.as_list(present=selectors.public_container)
 
 
 class ContainerView(ApiView, path="containers/<cntr:container_id>"):
     """One container."""
 
-    @Endpoint(Scope.CONTAINERS_READ, "Retrieve a container", query=(), returns=_CONTAINER)
-    def get(self, request: ApiRequest, container_id: str) -> Response:
-        return Response(selectors.public_container(_container(request.principal, container_id)))
+    @Endpoint(Scope.CONTAINERS_READ, "Retrieve a container", query=())
+    def get(self, request: ApiRequest, container_id: str) -> objects.Container:
+        return selectors.public_container(_container(request.principal, container_id))
 
     @Endpoint(
         Scope.CONTAINERS_DELETE,
         "Delete a container",
         query=(),
-        returns=ApiObject.deleted("Container", "container.deleted"),
         note="ends all processes in it",
     )
-    async def delete(self, request: ApiRequest, container_id: str) -> Response:
+    async def delete(self, request: ApiRequest, container_id: str) -> objects.DeletedContainer:
         principal = request.principal
         container = await in_db_thread(lambda: _container(principal, container_id))
         await services.delete_container(principal=principal, container=container)
-        return Response({"id": container_id, "object": "container.deleted", "deleted": True})
+        return {"id": container_id, "object": "container.deleted", "deleted": True}
 
 
 class ContainerFilesView(ApiView, path="containers/<cntr:container_id>/files"):
@@ -125,10 +96,9 @@ class ContainerFilesView(ApiView, path="containers/<cntr:container_id>/files"):
         "Create a container file",
         form=_NEW_FILE,
         query=(),
-        returns=_CONTAINER_FILE,
         note="multipart up to 64 MiB, or a `file_id`",
     )
-    async def post(self, request: ApiRequest, container_id: str) -> Response:
+    async def post(self, request: ApiRequest, container_id: str) -> objects.ContainerFile:
         principal = _permitted(request)
         new = read_file(request.asgi["body"], header(request.asgi, b"content-type"))
         container = await in_db_thread(lambda: _container(principal, container_id, running=True))
@@ -140,40 +110,33 @@ class ContainerFilesView(ApiView, path="containers/<cntr:container_id>/files"):
                 lambda: services.find_files(team_id=principal.team_id, file_ids=ids, param="file_id")
             )
             file = await services.put_file(container=container, file=source)
-        return Response(selectors.public_container_file(file))
+        return selectors.public_container_file(file)
 
-    @Endpoint(
-        Scope.CONTAINERS_READ,
-        "List container files",
-        query=(PAGE,),
-        returns=_CONTAINER_FILE.page(),
-        note="the regular files below `/mnt/data`",
-    )
-    def get(self, request: ApiRequest, container_id: str, page: PageRequest) -> Response:
+    @Endpoint(Scope.CONTAINERS_READ, "List container files", query=(PAGE,), note="the regular files below `/mnt/data`")
+    def get(self, request: ApiRequest, container_id: str, page: PageRequest) -> objects.ContainerFileList:
         with scope.team(request.principal.team_id):
             container = access.get_running_container(principal=request.principal, container_id=container_id)
             found = selectors.list_container_files(container=container, page=page)
-        return Response(found.as_list(present=selectors.public_container_file))
+        return found.as_list(present=selectors.public_container_file)
 
 
 class ContainerFileView(ApiView, path="containers/<cntr:container_id>/files/<cfile:file_id>"):
     """One file of a container."""
 
-    @Endpoint(Scope.CONTAINERS_READ, "Retrieve a container file", query=(), returns=_CONTAINER_FILE)
-    def get(self, request: ApiRequest, container_id: str, file_id: str) -> Response:
-        return Response(selectors.public_container_file(_file(request.principal, container_id, file_id)[1]))
+    @Endpoint(Scope.CONTAINERS_READ, "Retrieve a container file", query=())
+    def get(self, request: ApiRequest, container_id: str, file_id: str) -> objects.ContainerFile:
+        return selectors.public_container_file(_file(request.principal, container_id, file_id)[1])
 
     @Endpoint(
         Scope.CONTAINERS_DELETE,
         "Delete a container file",
         query=(),
-        returns=ApiObject.deleted("ContainerFile", "container.file.deleted"),
     )
-    async def delete(self, request: ApiRequest, container_id: str, file_id: str) -> Response:
+    async def delete(self, request: ApiRequest, container_id: str, file_id: str) -> objects.DeletedContainerFile:
         principal = request.principal
         container, file = await in_db_thread(lambda: _file(principal, container_id, file_id))
         await services.delete_file(principal=principal, container=container, file=file)
-        return Response({"id": file_id, "object": "container.file.deleted", "deleted": True})
+        return {"id": file_id, "object": "container.file.deleted", "deleted": True}
 
 
 class ContainerFileContentView(ApiView, path="containers/<cntr:container_id>/files/<cfile:file_id>/content"):

@@ -6,16 +6,17 @@ derived from it.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache, partial, wraps
 from typing import Any, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction
-from django.http import QueryDict
+from django.http import HttpResponseBase, QueryDict
 from django.urls import register_converter
 from django.urls.converters import StringConverter
 from pydantic import BaseModel
 from rest_framework.request import Request
+from rest_framework.response import Response
 
 from core.errors import UnknownParameter
 from core.http.nulls import read
@@ -31,13 +32,11 @@ NULLABLE_STRING: Schema = {"type": ["string", "null"]}
 INTEGER: Schema = {"type": "integer"}
 NULLABLE_INTEGER: Schema = {"type": ["integer", "null"]}
 BOOLEAN: Schema = {"type": "boolean"}
-NULLABLE_OBJECT: Schema = {"type": ["object", "null"]}
 BINARY: Schema = {"type": "string", "format": "binary"}
 UNIX_TIME: Schema = {"type": "integer", "description": "Unix seconds."}
 ENDPOINT = "endpoint"
 """Key of the ASGI scope with the `Endpoint` of the request, or None."""
 _ID_PREFIXES = frozenset(Prefix)
-METADATA: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
 _CONVERTER = re.compile(r"<(?:(\w+):)?(\w+)>")
 
 
@@ -66,7 +65,7 @@ def _check_ids(path: str, ids: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ApiObject:
-    """JSON object or form of the API, with its name in the OpenAPI document.
+    """JSON object or form of the API whose schema is written by hand, with its name in the OpenAPI document.
 
     Schemas may contain other API objects, to which the document refers by name. Schemas that take long to build are
     functions.
@@ -81,22 +80,6 @@ class ApiObject:
         required = list(properties) if required is None else list(required)
         return cls(name, {"type": "object", "properties": properties, "required": required})
 
-    @classmethod
-    def deleted(cls, name: str, kind: str) -> "ApiObject":
-        """Return the object that confirms a deletion."""
-        return cls.of(f"Deleted{name}", {"id": STRING, "object": {"const": kind}, "deleted": BOOLEAN})
-
-    def page(self) -> "ApiObject":
-        """Return the list object with entries of this kind."""
-        properties = {
-            "object": {"const": "list"},
-            "data": {"type": "array", "items": self},
-            "first_id": NULLABLE_STRING,
-            "last_id": NULLABLE_STRING,
-            "has_more": BOOLEAN,
-        }
-        return ApiObject.of(f"{self.name}List", properties)
-
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -104,16 +87,17 @@ class Endpoint:
 
     The handler receives the ids of the path, the arguments of `query`, and `body`. Method and path are those of the
     view (`tenants.views.ApiView`); the converter of an id in the path is its prefix, as in `<resp:response_id>`.
-    `returns` is a media type for contents that are not JSON. `parse` converts the values of a JSON body, by default
-    into the type `body`. `query` None accepts any parameters. A `spooled` body is written to disk. `calls_model`: the
-    handler itself reserves the limits for the call. `served_by` is a class of calls (`responses.api.calls`) that serves
-    the endpoint if it has no handler, and otherwise only requests for the stream that `stream` describes.
+    `returns` is the type of the returned object, by default the one that the handler is annotated with, or a media type
+    for contents that are not JSON. `parse` converts the values of a JSON body, by default into the type `body`. `query`
+    None accepts any parameters. A `spooled` body is written to disk. `calls_model`: the handler itself reserves the
+    limits for the call. `served_by` is a class of calls (`responses.api.calls`) that serves the endpoint if it has no
+    handler, and otherwise only requests for the stream that `stream` describes.
     """
 
     scope: str
     summary: str
     _: KW_ONLY
-    returns: ApiObject | str
+    returns: Any = None
     body: type[BaseModel] | ApiObject | None = None
     parse: Callable[[dict[str, Any]], Any] | None = None
     takes_no_body: bool = False
@@ -136,15 +120,16 @@ class Endpoint:
             return self.arguments(request.query_params, body)
 
         @wraps(handler)
-        def call(view: Any, request: Request, **ids: str) -> Any:
-            return handler(view, request, **ids, **arguments_of(view, request, ids))
+        def call(view: Any, request: Request, **ids: str) -> HttpResponseBase:
+            return _response(handler(view, request, **ids, **arguments_of(view, request, ids)))
 
         @wraps(handler)
-        async def call_async(view: Any, request: Request, **ids: str) -> Any:
-            return await handler(view, request, **ids, **await off_loop(partial(arguments_of, view, request, ids)))
+        async def call_async(view: Any, request: Request, **ids: str) -> HttpResponseBase:
+            arguments = await off_loop(partial(arguments_of, view, request, ids))
+            return _response(await handler(view, request, **ids, **arguments))
 
         declared: Any = call_async if iscoroutinefunction(handler) else call
-        declared.endpoint = self
+        declared.endpoint = replace(self, returns=self.returns or handler.__annotations__["return"])
         return cast("Handler", declared)
 
     @property
@@ -236,6 +221,10 @@ def endpoint_in(scope: Mapping[str, Any]) -> Endpoint | None:
 def asks_for_stream(scope: Mapping[str, Any]) -> bool:
     """Return true for a GET request for a stream; a POST request asks for one in its body."""
     return scope["method"] == "GET" and b"stream=true" in scope["query_string"].split(b"&")
+
+
+def _response(returned: Any) -> HttpResponseBase:
+    return returned if isinstance(returned, HttpResponseBase) else Response(returned)
 
 
 class EndpointIndex:

@@ -10,6 +10,7 @@ from django.db.models.lookups import GreaterThan, LessThan
 from django.http import QueryDict
 
 from core.errors import ApiError
+from core.http.objects import Entry, ListPage
 from core.http.query import QueryArgument, choice, integer, parameter
 
 Row = TypeVar("Row")
@@ -78,7 +79,7 @@ class Page(Generic[Row]):
             page_rows.reverse()
         return cls(rows=page_rows, has_more=len(rows) > request.limit)
 
-    def as_list(self, *, present: Callable[[Row], dict[str, Any]]) -> dict[str, Any]:
+    def as_list(self, *, present: Callable[[Row], Entry]) -> ListPage[Entry]:
         """Return the API's `list` object; `present` turns a row into an object with an `id`."""
         data = [present(row) for row in self.rows]
         return {

@@ -3,16 +3,16 @@
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 from django.http import QueryDict
 from rest_framework.response import Response
-from typing_extensions import override
+from typing_extensions import TypedDict, override
 
 from core.errors import ApiError, BadRequest
 from core.http.asgi import App, Message, Receive, Scope, Send, header, send_error
-from core.http.endpoints import INTEGER, NULLABLE_STRING, STRING, ApiObject, Endpoint
+from core.http.endpoints import STRING, ApiObject, Endpoint
 from gateway import anthropic
 from gateway.anthropic import errors
 from gateway.anthropic.schema import CountTokens, CreateMessage
@@ -57,29 +57,34 @@ _CREATE = ApiObject.of(
     required=["model", "messages", "max_tokens"],
 )
 _COUNT = ApiObject.of("CountMessageTokens", _INPUT, required=["model", "messages"])
-_USAGE = ApiObject.of(
-    "MessageUsage",
-    {
-        "input_tokens": INTEGER,
-        "cache_creation_input_tokens": INTEGER,
-        "cache_read_input_tokens": INTEGER,
-        "output_tokens": INTEGER,
-    },
-)
-_MESSAGE = ApiObject.of(
-    "AnthropicMessage",
-    {
-        "id": STRING,
-        "type": {"const": "message"},
-        "role": {"const": "assistant"},
-        "model": STRING,
-        "content": {"type": "array", "items": {"type": "object"}},
-        "stop_reason": NULLABLE_STRING,
-        "stop_sequence": NULLABLE_STRING,
-        "usage": _USAGE,
-    },
-)
-_TOKENS = ApiObject.of("MessageTokens", {"input_tokens": INTEGER})
+
+
+class MessageUsage(TypedDict):
+    """Tokens that a message used. The three numbers of input tokens do not overlap."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+
+
+class AnthropicMessage(TypedDict):
+    """A message of the model, in Anthropic's format."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[dict[str, Any]]
+    stop_reason: str | None
+    stop_sequence: str | None
+    usage: MessageUsage
+
+
+class MessageTokens(TypedDict):
+    """Number of input tokens of a message."""
+
+    input_tokens: int
 
 
 class MessageCall(RunCall):
@@ -113,7 +118,7 @@ class MessagesView(ApiView, path="messages"):
         served_by=MessageCall,
         stream=f"{STREAMED}, as in Anthropic's API.",
         errors=(400, 401, 403, 404, 413, 429, 500, 529),
-        returns=_MESSAGE,
+        returns=AnthropicMessage,
         note="Anthropic's Messages API, on the same runs as responses",
     )
 
@@ -127,11 +132,10 @@ class CountMessageTokensView(ApiView, path="messages/count_tokens"):
         body=_COUNT,
         parse=anthropic.parse_count,
         errors=(400, 401, 403, 404, 413),
-        returns=_TOKENS,
         note="counted by the upstream if it can, otherwise estimated",
     )
-    async def post(self, request: ApiRequest, body: CountTokens) -> Response:
-        return Response({"input_tokens": await anthropic.count_tokens(principal=request.principal, body=body)})
+    async def post(self, request: ApiRequest, body: CountTokens) -> MessageTokens:
+        return {"input_tokens": await anthropic.count_tokens(principal=request.principal, body=body)}
 
 
 def with_anthropic_clients(app: App) -> App:

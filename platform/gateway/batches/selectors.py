@@ -1,7 +1,6 @@
 """Reads: the batches of a team, and their representation in the API."""
 
 from datetime import datetime
-from typing import Any
 
 from django.db.models import Count, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
@@ -9,6 +8,7 @@ from django.db.models.functions import Coalesce
 from core.clock import unix
 from core.errors import NotFound
 from core.http.pagination import Page, PageRequest, keyset
+from gateway.batches import objects
 from responses.models.batches import Batch, BatchLine, BatchStatus, LineState
 from tenants.principal import Principal
 
@@ -53,25 +53,12 @@ def list_batches(*, team_id: str, page: PageRequest) -> Page[Batch]:
     )
 
 
-def public_batch(batch: Batch) -> dict[str, Any]:
+def public_batch(batch: Batch) -> objects.Batch:
     """Return the `batch` object of the API."""
-    # The totals are written when the batch ends.
-    usage = (
-        None
-        if batch.ended_at is None
-        else {
-            "input_tokens": batch.input_tokens,
-            "input_tokens_details": {"cached_tokens": batch.cached_tokens},
-            "output_tokens": batch.output_tokens,
-            "output_tokens_details": {"reasoning_tokens": batch.reasoning_tokens},
-            "total_tokens": batch.input_tokens + batch.output_tokens,
-        }
-    )
-    return {
+    public: objects.Batch = {
         "id": batch.pk,
         "object": "batch",
         "endpoint": batch.endpoint,
-        **({"model": batch.model} if batch.model else {}),
         "errors": None if batch.errors is None else {"object": "list", "data": batch.errors},
         "input_file_id": batch.input_file_id,
         "completion_window": batch.completion_window,
@@ -93,9 +80,20 @@ def public_batch(batch: Batch) -> dict[str, Any]:
             "completed": batch.completed + getattr(batch, "lines_completed", 0),
             "failed": batch.failed + getattr(batch, "lines_failed", 0),
         },
-        **({"usage": usage} if usage else {}),
         "metadata": batch.metadata,
     }
+    if batch.model:
+        public["model"] = batch.model
+    # The totals are written when the batch ends.
+    if batch.ended_at is not None:
+        public["usage"] = {
+            "input_tokens": batch.input_tokens,
+            "input_tokens_details": {"cached_tokens": batch.cached_tokens},
+            "output_tokens": batch.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": batch.reasoning_tokens},
+            "total_tokens": batch.input_tokens + batch.output_tokens,
+        }
+    return public
 
 
 def _ended(batch: Batch, status: BatchStatus) -> int | None:

@@ -1,11 +1,13 @@
 """Endpoints of `/v1/chat/completions`."""
 
 from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
 
 from rest_framework.response import Response
-from typing_extensions import override
+from typing_extensions import TypedDict, override
 
-from core.http.endpoints import NULLABLE_STRING, STRING, ApiObject, Endpoint
+from core.http.endpoints import STRING, Endpoint
+from core.http.objects import Deleted, Fields, ListPage, one_of
 from core.http.pagination import Order, PageRequest, page_argument
 from core.http.query import METADATA_FILTER, QueryArgument, nested_values, parameter
 from gateway import chat
@@ -20,8 +22,22 @@ from tenants.models import Scope
 from tenants.principal import Principal
 from tenants.views import ApiRequest, ApiView
 
-_COMPLETION = ApiObject("ChatCompletion", {"type": "object", "description": "The upstream's completion, unchanged."})
-_MESSAGE = ApiObject.of("ChatMessage", {"id": STRING, "role": {"enum": list(ROLES)}, "content": NULLABLE_STRING})
+
+class ChatCompletion(TypedDict):
+    """A chat completion in OpenAI's format, as the model's server returned it."""
+
+
+class ChatMessage(TypedDict):
+    """A message of a stored chat completion."""
+
+    id: str
+    role: Annotated[str, one_of(*ROLES)]
+    content: str | None
+
+
+CompletionBody = Annotated[dict[str, Any], Fields(ChatCompletion)]
+MessageBody = Annotated[dict[str, Any], Fields(ChatMessage)]
+DeletedCompletion = Deleted[CompletionBody, Literal["chat.completion.deleted"]]
 # As at OpenAI, chat completions are listed oldest first by default, unlike all other objects, and without `before`.
 _PAGE = page_argument(order=Order.ASC, before=False)
 
@@ -57,7 +73,7 @@ class ChatCompletionsView(ApiView, path="chat/completions"):
         served_by=ChatCall,
         stream=f"{STREAMED}, ending with `data: [DONE]`.",
         errors=FORWARDED,
-        returns=_COMPLETION,
+        returns=CompletionBody,
         note="forwarded to the upstream, see below",
     )
 
@@ -65,48 +81,42 @@ class ChatCompletionsView(ApiView, path="chat/completions"):
         Scope.CHAT_READ,
         "List stored chat completions",
         query=(_PAGE, _FILTERS),
-        returns=_COMPLETION.page(),
         note="completions that were created with `store: true`",
     )
-    def get(self, request: ApiRequest, page: PageRequest, filters: CompletionFilter) -> Response:
+    def get(self, request: ApiRequest, page: PageRequest, filters: CompletionFilter) -> ListPage[CompletionBody]:
         with scope.team(request.principal.team_id):
             found = stored.list_completions(team_id=request.principal.team_id, filters=filters, page=page)
-        return Response(found.as_list(present=stored.public_body))
+        return found.as_list(present=stored.public_body)
 
 
 class ChatCompletionView(ApiView, path="chat/completions/<chatcmpl:completion_id>"):
     """One stored chat completion."""
 
-    @Endpoint(Scope.CHAT_READ, "Retrieve a stored chat completion", query=(), returns=_COMPLETION)
-    def get(self, request: ApiRequest, completion_id: str) -> Response:
+    @Endpoint(Scope.CHAT_READ, "Retrieve a stored chat completion", query=())
+    def get(self, request: ApiRequest, completion_id: str) -> CompletionBody:
         with scope.team(request.principal.team_id):
             completion = stored.get_completion(principal=request.principal, completion_id=completion_id)
-        return Response(stored.public_body(completion))
+        return stored.public_body(completion)
 
     @Endpoint(
         Scope.CHAT_WRITE,
         "Update a stored chat completion",
         body=UpdateChatCompletion,
         parse=parse_update,
-        returns=_COMPLETION,
         note="replaces the metadata",
     )
-    def post(self, request: ApiRequest, completion_id: str, body: dict[str, str]) -> Response:
+    def post(self, request: ApiRequest, completion_id: str, body: dict[str, str]) -> CompletionBody:
         principal = request.principal
         with scope.team(principal.team_id):
             completion = stored.replace_metadata(principal=principal, completion_id=completion_id, metadata=body)
-        return Response(stored.public_body(completion))
+        return stored.public_body(completion)
 
-    @Endpoint(
-        Scope.CHAT_DELETE,
-        "Delete a stored chat completion",
-        returns=ApiObject.deleted("ChatCompletion", "chat.completion.deleted"),
-    )
-    def delete(self, request: ApiRequest, completion_id: str) -> Response:
+    @Endpoint(Scope.CHAT_DELETE, "Delete a stored chat completion")
+    def delete(self, request: ApiRequest, completion_id: str) -> DeletedCompletion:
         principal = request.principal
         with scope.team(principal.team_id):
             stored.delete_completion(principal=principal, completion_id=completion_id)
-        return Response({"id": completion_id, "object": "chat.completion.deleted", "deleted": True})
+        return {"id": completion_id, "object": "chat.completion.deleted", "deleted": True}
 
 
 class ChatMessagesView(ApiView, path="chat/completions/<chatcmpl:completion_id>/messages"):
@@ -116,11 +126,10 @@ class ChatMessagesView(ApiView, path="chat/completions/<chatcmpl:completion_id>/
         Scope.CHAT_READ,
         "List messages of a stored chat completion",
         query=(_PAGE,),
-        returns=_MESSAGE.page(),
         note="the input messages of the completion",
     )
-    def get(self, request: ApiRequest, completion_id: str, page: PageRequest) -> Response:
+    def get(self, request: ApiRequest, completion_id: str, page: PageRequest) -> ListPage[MessageBody]:
         with scope.team(request.principal.team_id):
             completion = stored.get_completion(principal=request.principal, completion_id=completion_id)
         found = stored.list_messages(completion=completion, page=page)
-        return Response(found.as_list(present=lambda message: message))
+        return found.as_list(present=lambda message: message)

@@ -5,18 +5,19 @@ Lines about things that OpenAI does not have keep the name that the console show
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from django.contrib.auth.models import User
 from django.db.models import Q
 from django.http import QueryDict
-from rest_framework.response import Response
 
 from core.clock import unix
 from core.errors import NotFound
-from core.http.endpoints import STRING, ApiObject, Endpoint, Schema
+from core.http.endpoints import Endpoint
+from core.http.objects import ListPage
 from core.http.pagination import PageRequest, keyset, page_argument
 from core.http.query import QueryArgument, parameter, texts_argument, unix_time
+from organization.api import objects
 from organization.api.lookup import user_key
 from tenants import scope
 from tenants.members import user_id
@@ -75,18 +76,6 @@ _FIELDS: dict[str, tuple[str, dict[str, str]]] = {
     ),
 }
 _WITHOUT_ID = {"login.succeeded", "login.failed", "logout.succeeded"}
-_NULLABLE_OBJECT: Schema = {"type": ["object", "null"]}
-_LOG = ApiObject.of(
-    "AuditLog",
-    {
-        "id": STRING,
-        "effective_at": {"type": "integer", "description": "Time of the event in Unix seconds."},
-        "type": STRING,
-        "actor": _NULLABLE_OBJECT,
-        "project": _NULLABLE_OBJECT,
-        "details": {"type": "object"},
-    },
-)
 _COMPARISONS = ("gt", "gte", "lt", "lte")
 
 
@@ -110,17 +99,16 @@ class AuditLogsView(ApiView, path="organization/audit_logs"):
             _time_argument(),
             *map(texts_argument, ("project_ids", "event_types", "actor_ids", "actor_emails", "resource_ids")),
         ),
-        returns=_LOG.page(),
         note="newest first; types that OpenAI does not have keep their names here; `details` is an extension",
     )
     def get(
         self, request: ApiRequest, page: PageRequest, effective_at: dict[str, datetime], **filters: list[str]
-    ) -> Response:
+    ) -> ListPage[objects.AuditLog]:
         with scope.every_team():
             rows = AuditEvent.objects.select_related("team").filter(_condition(effective_at, filters))
             found = keyset(rows, page=page, find=_find, unknown=_unknown, by=["occurred_at", "pk"])
             actors = _actors(found.rows)
-            return Response(found.as_list(present=lambda line: _public_line(line, actors)))
+            return found.as_list(present=lambda line: _public_line(line, actors))
 
 
 def _condition(effective_at: Mapping[str, datetime], filters: Mapping[str, list[str]]) -> Q:
@@ -179,7 +167,7 @@ def _public_actor(line: AuditEvent, actors: Mapping[str, dict[str, Any]]) -> dic
     return None
 
 
-def _public_line(line: AuditEvent, actors: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+def _public_line(line: AuditEvent, actors: Mapping[str, dict[str, Any]]) -> objects.AuditLog:
     kind = _TYPES.get(line.action, line.action)
     public: dict[str, Any] = {
         "id": _line_id(line),
@@ -197,7 +185,8 @@ def _public_line(line: AuditEvent, actors: Mapping[str, dict[str, Any]]) -> dict
             name, fields = _FIELDS[kind]
             payload[name] = {theirs: line.after[ours] for ours, theirs in fields.items() if ours in line.after}
         public[kind] = payload
-    return public
+    # The name of the additional key is the type of the event.
+    return cast("objects.AuditLog", public)
 
 
 def _line_id(line: AuditEvent) -> str:

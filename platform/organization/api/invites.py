@@ -1,38 +1,23 @@
 """Endpoints of `/v1/organization/invites`. The link of an invitation is shown in the console only."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from pydantic import Field
-from rest_framework.response import Response
 
 from core.clock import unix
 from core.errors import Conflict, InvalidValue, NotFound
-from core.http.endpoints import NULLABLE_INTEGER, STRING, UNIX_TIME, ApiObject, Endpoint
+from core.http.endpoints import Endpoint
+from core.http.objects import ListPage
 from core.http.pagination import PageRequest, keyset, page_argument
 from core.http.wire import Wire
+from organization.api import objects
 from organization.api.lookup import get_project
 from tenants import invitations
 from tenants.invitations import ProjectRole
 from tenants.models import AdminScope, Invite
 from tenants.views import ApiRequest, ApiView
-
-_PROJECT = ApiObject.of("InviteProject", {"id": STRING, "role": {"enum": ["owner", "member", "auditor"]}})
-_INVITE = ApiObject.of(
-    "Invite",
-    {
-        "id": STRING,
-        "object": {"const": "organization.invite"},
-        "email": STRING,
-        "role": {"const": "reader"},
-        "status": {"enum": ["accepted", "expired", "pending"]},
-        "created_at": UNIX_TIME,
-        "expires_at": UNIX_TIME,
-        "accepted_at": NULLABLE_INTEGER,
-        "projects": {"type": "array", "items": _PROJECT},
-    },
-)
 
 
 class InviteToProject(Wire):
@@ -50,7 +35,7 @@ class CreateInvite(Wire):
     projects: Annotated[list[InviteToProject], Field(max_length=100)] | None = None
 
 
-def public_invite(invite: Invite) -> dict[str, Any]:
+def public_invite(invite: Invite) -> objects.Invite:
     """Return the `organization.invite` object of the API."""
     return {
         "id": invite.pk,
@@ -73,11 +58,10 @@ class InvitesView(ApiView, path="organization/invites"):
         "Create an invite",
         body=CreateInvite,
         query=(),
-        returns=_INVITE,
         errors=(400, 401, 403, 404, 409, 413),
         note="valid for 7 days; the console shows the link to send, which no answer contains",
     )
-    def post(self, request: ApiRequest, body: CreateInvite) -> Response:
+    def post(self, request: ApiRequest, body: CreateInvite) -> objects.Invite:
         try:
             validate_email(body.email)
         except ValidationError as error:
@@ -92,36 +76,35 @@ class InvitesView(ApiView, path="organization/invites"):
         except invitations.EmailTaken as error:
             message = "A user has this e-mail address already. Add the user to projects instead."
             raise Conflict(message, param="email") from error
-        return Response(public_invite(made))
+        return public_invite(made)
 
-    @Endpoint(AdminScope.INVITES_READ, "List invites", query=(page_argument(before=False),), returns=_INVITE.page())
-    def get(self, request: ApiRequest, page: PageRequest) -> Response:
+    @Endpoint(AdminScope.INVITES_READ, "List invites", query=(page_argument(before=False),))
+    def get(self, request: ApiRequest, page: PageRequest) -> ListPage[objects.Invite]:
         rows = Invite.objects.all()
         found = keyset(rows, page=page, find=lambda cursor: _find(cursor, param="after"), unknown=NotFound)
-        return Response(found.as_list(present=public_invite))
+        return found.as_list(present=public_invite)
 
 
 class InviteView(ApiView, path="organization/invites/<invite_id>"):
     """One invitation."""
 
-    @Endpoint(AdminScope.INVITES_READ, "Retrieve an invite", query=(), returns=_INVITE)
-    def get(self, request: ApiRequest, invite_id: str) -> Response:
-        return Response(public_invite(_find(invite_id)))
+    @Endpoint(AdminScope.INVITES_READ, "Retrieve an invite", query=())
+    def get(self, request: ApiRequest, invite_id: str) -> objects.Invite:
+        return public_invite(_find(invite_id))
 
     @Endpoint(
         AdminScope.INVITES_WRITE,
         "Delete an invite",
         query=(),
-        returns=ApiObject.deleted("Invite", "organization.invite.deleted"),
         errors=(400, 401, 403, 404, 409),
         note="its link no longer works; not after it was accepted",
     )
-    def delete(self, request: ApiRequest, invite_id: str) -> Response:
+    def delete(self, request: ApiRequest, invite_id: str) -> objects.DeletedInvite:
         try:
             invitations.delete_invite(invite=_find(invite_id), actor=request.principal.actor)
         except invitations.NotPending as error:
             raise Conflict("The invite was accepted. Delete the user instead.") from error
-        return Response({"id": invite_id, "object": "organization.invite.deleted", "deleted": True})
+        return {"id": invite_id, "object": "organization.invite.deleted", "deleted": True}
 
 
 def _find(invite_id: str, *, param: str | None = None) -> Invite:

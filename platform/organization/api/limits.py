@@ -13,16 +13,17 @@ from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.db.models import Sum
 from pydantic import Field
-from rest_framework.response import Response
 
 from core.clock import now
 from core.errors import Conflict, InvalidValue, NotFound
-from core.http.endpoints import INTEGER, STRING, ApiObject, Endpoint
+from core.http.endpoints import Endpoint
+from core.http.objects import ListPage
 from core.http.pagination import Page, PageRequest, page_argument
 from core.http.wire import Wire
 from deliveries.notifications import set_choice
 from deliveries.notifications.recipients import recipients
 from limits import services
+from organization.api import objects
 from organization.api.lookup import get_project
 from tenants import scope
 from tenants.models import AdminScope, Budget, Membership, NotificationKind, Period, Team, UsageRecord
@@ -39,26 +40,6 @@ _COLUMNS = {
 }
 # Budgets are exact up to 900,000 dollars.
 _Cents = Annotated[int, Field(ge=1, le=90_000_000)]
-
-_RATE_LIMIT = ApiObject.of(
-    "ProjectRateLimit",
-    {"id": STRING, "object": {"const": "project.rate_limit"}, "model": STRING, **dict.fromkeys(_COLUMNS, INTEGER)},
-)
-_MONEY = {"currency": {"const": "USD"}, "interval": {"const": "month"}, "threshold_amount": INTEGER}
-_ENFORCEMENT = ApiObject.of("SpendLimitEnforcement", {"status": {"enum": ["inactive", "enforcing"]}})
-_SPEND_LIMIT = ApiObject.of(
-    "ProjectSpendLimit", {"object": {"const": "project.spend_limit"}, **_MONEY, "enforcement": _ENFORCEMENT}
-)
-_SPEND_LIMIT_DELETED = ApiObject.of(
-    "DeletedProjectSpendLimit", {"object": {"const": "project.spend_limit.deleted"}, "deleted": {"const": True}}
-)
-_CHANNEL = ApiObject.of(
-    "SpendAlertChannel", {"type": {"const": "email"}, "recipients": {"type": "array", "items": STRING}}
-)
-_SPEND_ALERT = ApiObject.of(
-    "ProjectSpendAlert",
-    {"id": STRING, "object": {"const": "project.spend_alert"}, **_MONEY, "notification_channel": _CHANNEL},
-)
 
 
 class UpdateRateLimit(Wire):
@@ -96,12 +77,22 @@ class SetSpendAlert(Wire):
 # -- rate limits -------------------------------------------------------------------------------------------------------
 
 
-def public_rate_limit(team: Team) -> dict[str, Any]:
+def public_rate_limit(team: Team) -> objects.ProjectRateLimit:
     """Return the `project.rate_limit` object of a team."""
     found = services.find_limit_set(team=team)
-    limits = {name: getattr(found, column) if found else None for name, column in _COLUMNS.items()}
-    values = {name: UNLIMITED if value is None else value for name, value in limits.items()}
-    return {"id": RATE_LIMIT_ID, "object": "project.rate_limit", "model": "*", **values}
+
+    def limit(name: str) -> int:
+        value = getattr(found, _COLUMNS[name], None)
+        return UNLIMITED if value is None else int(value)
+
+    return {
+        "id": RATE_LIMIT_ID,
+        "object": "project.rate_limit",
+        "model": "*",
+        "max_requests_per_1_minute": limit("max_requests_per_1_minute"),
+        "max_tokens_per_1_minute": limit("max_tokens_per_1_minute"),
+        "max_requests_per_1_day": limit("max_requests_per_1_day"),
+    }
 
 
 class RateLimitsView(ApiView, path="organization/projects/<project_id>/rate_limits"):
@@ -111,16 +102,15 @@ class RateLimitsView(ApiView, path="organization/projects/<project_id>/rate_limi
         AdminScope.LIMITS_READ,
         "List the rate limits of a project",
         query=(page_argument(default=100),),
-        returns=_RATE_LIMIT.page(),
         note="one, for all models together; 2147483647 means no limit",
     )
-    def get(self, request: ApiRequest, project_id: str, page: PageRequest) -> Response:
+    def get(self, request: ApiRequest, project_id: str, page: PageRequest) -> ListPage[objects.ProjectRateLimit]:
         team = get_project(project_id)
         for param, cursor in (("after", page.after), ("before", page.before)):
             if cursor not in {None, RATE_LIMIT_ID}:
                 raise NotFound(f"No such rate limit: {cursor}", param=param)
         rows = [] if page.after or page.before else [team]
-        return Response(Page(rows=rows, has_more=False).as_list(present=public_rate_limit))
+        return Page(rows=rows, has_more=False).as_list(present=public_rate_limit)
 
 
 class RateLimitView(ApiView, path="organization/projects/<project_id>/rate_limits/<rate_limit_id>"):
@@ -131,10 +121,11 @@ class RateLimitView(ApiView, path="organization/projects/<project_id>/rate_limit
         "Change a rate limit of a project",
         body=UpdateRateLimit,
         query=(),
-        returns=_RATE_LIMIT,
         note="limits of the team; takes effect within two seconds",
     )
-    def post(self, request: ApiRequest, project_id: str, rate_limit_id: str, body: UpdateRateLimit) -> Response:
+    def post(
+        self, request: ApiRequest, project_id: str, rate_limit_id: str, body: UpdateRateLimit
+    ) -> objects.ProjectRateLimit:
         team = get_project(project_id)
         if rate_limit_id != RATE_LIMIT_ID:
             raise NotFound(f"No such rate limit: {rate_limit_id}")
@@ -147,7 +138,7 @@ class RateLimitView(ApiView, path="organization/projects/<project_id>/rate_limit
         values = {_COLUMNS[name]: None if value == UNLIMITED else value for name, value in given.items()}
         if values:
             services.set_limits(team=team, values=values, actor=request.principal.actor)
-        return Response(public_rate_limit(team))
+        return public_rate_limit(team)
 
 
 # -- the spend limit: the hard monthly budget --------------------------------------------------------------------------
@@ -173,7 +164,7 @@ def _spent(team: Team) -> Decimal:
     return found["sum"] or Decimal()
 
 
-def _public_spend_limit(team: Team) -> dict[str, Any]:
+def _public_spend_limit(team: Team) -> objects.ProjectSpendLimit:
     budget = _budget(team, is_hard=True)
     if budget is None:
         raise NotFound("The project has no spend limit.")
@@ -193,43 +184,36 @@ class SpendLimitView(ApiView, path="organization/projects/<project_id>/spend_lim
         AdminScope.LIMITS_READ,
         "Retrieve the spend limit of a project",
         query=(),
-        returns=_SPEND_LIMIT,
         note="the hard monthly budget of the team; months begin in its time zone",
     )
-    def get(self, request: ApiRequest, project_id: str) -> Response:
-        return Response(_public_spend_limit(get_project(project_id)))
+    def get(self, request: ApiRequest, project_id: str) -> objects.ProjectSpendLimit:
+        return _public_spend_limit(get_project(project_id))
 
     @Endpoint(
         AdminScope.LIMITS_WRITE,
         "Set the spend limit of a project",
         body=UpdateSpendLimit,
         query=(),
-        returns=_SPEND_LIMIT,
         note="in cents, up to 90,000,000",
     )
-    def post(self, request: ApiRequest, project_id: str, body: UpdateSpendLimit) -> Response:
+    def post(self, request: ApiRequest, project_id: str, body: UpdateSpendLimit) -> objects.ProjectSpendLimit:
         team = get_project(project_id)
         amount = Decimal(body.threshold_amount) / 100
         services.set_budget(team=team, period=Period.MONTH, amount=amount, actor=request.principal.actor)
-        return Response(_public_spend_limit(team))
+        return _public_spend_limit(team)
 
-    @Endpoint(
-        AdminScope.LIMITS_WRITE,
-        "Delete the spend limit of a project",
-        query=(),
-        returns=_SPEND_LIMIT_DELETED,
-    )
-    def delete(self, request: ApiRequest, project_id: str) -> Response:
+    @Endpoint(AdminScope.LIMITS_WRITE, "Delete the spend limit of a project", query=())
+    def delete(self, request: ApiRequest, project_id: str) -> objects.DeletedProjectSpendLimit:
         team = get_project(project_id)
         _public_spend_limit(team)
         services.set_budget(team=team, period=Period.MONTH, amount=None, actor=request.principal.actor)
-        return Response({"object": "project.spend_limit.deleted", "deleted": True})
+        return {"object": "project.spend_limit.deleted", "deleted": True}
 
 
 # -- the spend alert: the soft monthly budget --------------------------------------------------------------------------
 
 
-def _public_alert(team: Team, budget: Budget) -> dict[str, Any]:
+def _public_alert(team: Team, budget: Budget) -> objects.ProjectSpendAlert:
     with scope.team(team.pk):
         people = recipients(team_id=team.pk, kind=NotificationKind.BUDGET_ALERT)
     return {
@@ -253,7 +237,7 @@ def _find_alert(team: Team, alert_id: str, *, param: str | None = None) -> Budge
     return budget
 
 
-def _set_alert(request: ApiRequest, team: Team, body: SetSpendAlert) -> dict[str, Any]:
+def _set_alert(request: ApiRequest, team: Team, body: SetSpendAlert) -> objects.ProjectSpendAlert:
     wanted = set()
     with scope.team(team.pk):
         people = Membership.objects.filter(team=team, user__is_active=True).select_related("user")
@@ -292,62 +276,56 @@ class SpendAlertsView(ApiView, path="organization/projects/<project_id>/spend_al
         "Create the spend alert of a project",
         body=SetSpendAlert,
         query=(),
-        returns=_SPEND_ALERT,
         errors=(400, 401, 403, 404, 409, 413),
         note="one per project: the soft monthly budget of the team; recipients are users of the project",
     )
-    def post(self, request: ApiRequest, project_id: str, body: SetSpendAlert) -> Response:
+    def post(self, request: ApiRequest, project_id: str, body: SetSpendAlert) -> objects.ProjectSpendAlert:
         team = get_project(project_id)
         if _budget(team, is_hard=False) is not None:
             raise Conflict("The project has a spend alert already. Change it instead.")
-        return Response(_set_alert(request, team, body))
+        return _set_alert(request, team, body)
 
-    @Endpoint(
-        AdminScope.LIMITS_READ,
-        "List the spend alerts of a project",
-        query=(page_argument(),),
-        returns=_SPEND_ALERT.page(),
-    )
-    def get(self, request: ApiRequest, project_id: str, page: PageRequest) -> Response:
+    @Endpoint(AdminScope.LIMITS_READ, "List the spend alerts of a project", query=(page_argument(),))
+    def get(self, request: ApiRequest, project_id: str, page: PageRequest) -> ListPage[objects.ProjectSpendAlert]:
         team = get_project(project_id)
         for param, cursor in (("after", page.after), ("before", page.before)):
             if cursor is not None:
                 _find_alert(team, cursor, param=param)
         budget = None if page.after or page.before else _budget(team, is_hard=False)
         found = Page(rows=[budget] if budget else [], has_more=False)
-        return Response(found.as_list(present=lambda alert: _public_alert(team, alert)))
+        return found.as_list(present=lambda alert: _public_alert(team, alert))
 
 
 class SpendAlertView(ApiView, path="organization/projects/<project_id>/spend_alerts/<alert_id>"):
     """The spend alert of a project."""
 
-    @Endpoint(AdminScope.LIMITS_READ, "Retrieve a spend alert of a project", query=(), returns=_SPEND_ALERT)
-    def get(self, request: ApiRequest, project_id: str, alert_id: str) -> Response:
+    @Endpoint(AdminScope.LIMITS_READ, "Retrieve a spend alert of a project", query=())
+    def get(self, request: ApiRequest, project_id: str, alert_id: str) -> objects.ProjectSpendAlert:
         team = get_project(project_id)
-        return Response(_public_alert(team, _find_alert(team, alert_id)))
+        return _public_alert(team, _find_alert(team, alert_id))
 
     @Endpoint(
         AdminScope.LIMITS_WRITE,
         "Change a spend alert of a project",
         body=SetSpendAlert,
         query=(),
-        returns=_SPEND_ALERT,
         note="users who are not recipients are no longer notified of budgets of the project",
     )
-    def post(self, request: ApiRequest, project_id: str, alert_id: str, body: SetSpendAlert) -> Response:
+    def post(
+        self, request: ApiRequest, project_id: str, alert_id: str, body: SetSpendAlert
+    ) -> objects.ProjectSpendAlert:
         team = get_project(project_id)
         _find_alert(team, alert_id)
-        return Response(_set_alert(request, team, body))
+        return _set_alert(request, team, body)
 
     @Endpoint(
         AdminScope.LIMITS_WRITE,
         "Delete a spend alert of a project",
         query=(),
-        returns=ApiObject.deleted("ProjectSpendAlert", "project.spend_alert.deleted"),
     )
-    def delete(self, request: ApiRequest, project_id: str, alert_id: str) -> Response:
+    def delete(self, request: ApiRequest, project_id: str, alert_id: str) -> objects.DeletedProjectSpendAlert:
         team = get_project(project_id)
         _find_alert(team, alert_id)
         options: dict[str, Any] = {"is_hard": False, "actor": request.principal.actor}
         services.set_budget(team=team, period=Period.MONTH, amount=None, **options)
-        return Response({"id": alert_id, "object": "project.spend_alert.deleted", "deleted": True})
+        return {"id": alert_id, "object": "project.spend_alert.deleted", "deleted": True}

@@ -7,14 +7,15 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.http import QueryDict
-from rest_framework.response import Response
 
 from core.clock import shared_now, unix
 from core.errors import Conflict, InvalidValue, NotFound
-from core.http.endpoints import NULLABLE_INTEGER, STRING, UNIX_TIME, ApiObject, Endpoint, Schema
+from core.http.endpoints import Endpoint
+from core.http.objects import ListPage
 from core.http.pagination import PageRequest, keyset, page_argument
 from core.http.query import QueryArgument, choice, parameter
 from core.http.wire import Wire
+from organization.api import objects
 from organization.api.bodies import ExpiresInSeconds
 from organization.api.lookup import get_key, get_project
 from tenants import scope, services
@@ -24,30 +25,6 @@ from tenants.views import ApiRequest, ApiView
 
 _ACCESS = ("active", "inactive", "any")
 _READ_ONLY = "api.all.read"
-_OWNER: Schema = {
-    "type": "object",
-    "description": "The person or service account that the key belongs to; neither for keys of commands.",
-    "properties": {
-        "type": {"enum": ["user", "service_account", None], "description": "Kind of the owner."},
-        "user": {"type": ["object", "null"], "description": "The person who created the key."},
-        "service_account": {"type": ["object", "null"], "description": "The service account of the key."},
-    },
-    "required": ["type", "user", "service_account"],
-}
-_KEY = ApiObject.of(
-    "ProjectApiKey",
-    {
-        "id": STRING,
-        "object": {"const": "organization.project.api_key"},
-        "name": STRING,
-        "redacted_value": STRING,
-        "created_at": UNIX_TIME,
-        "expires_at": NULLABLE_INTEGER,
-        "last_used_at": NULLABLE_INTEGER,
-        "owner": _OWNER,
-        "owner_project_access": {"enum": ["active", "inactive"]},
-    },
-)
 
 
 class UpdateProjectKey(Wire):
@@ -79,15 +56,21 @@ def _owned_keys(team: Team) -> QuerySet[Any]:
     return keys.annotate(has_active_owner=is_active)
 
 
-def public_key(key: Any, *, role: str | None) -> dict[str, Any]:
+def public_key(key: Any, *, role: str | None) -> objects.ProjectApiKey:
     """Return the `organization.project.api_key` object of a key of `_owned_keys`; `role` is its owner's role."""
     account, person = key.service_account, key.created_by
-    owner: dict[str, Any] = {"type": None, "user": None, "service_account": None}
+    owner: objects.ProjectApiKeyOwner = {"type": None, "user": None, "service_account": None}
     if account is not None:
-        public = {"id": account.pk, "name": account.name, "created_at": unix(account.created_at), "role": account.role}
-        owner = {"type": "service_account", "user": None, "service_account": public}
+        owner["type"] = "service_account"
+        owner["service_account"] = {
+            "id": account.pk,
+            "name": account.name,
+            "created_at": unix(account.created_at),
+            "role": account.role,
+        }
     elif person is not None:
-        owner = {"type": "user", "user": _public_owner(person, role), "service_account": None}
+        owner["type"] = "user"
+        owner["user"] = _public_owner(person, role)
     return {
         "id": key.pk,
         "object": "organization.project.api_key",
@@ -101,7 +84,7 @@ def public_key(key: Any, *, role: str | None) -> dict[str, Any]:
     }
 
 
-def _public_owner(person: User, role: str | None) -> dict[str, Any]:
+def _public_owner(person: User, role: str | None) -> objects.KeyUser:
     return {
         "id": user_id(person),
         "name": person.get_full_name() or person.get_username(),
@@ -133,10 +116,11 @@ class ProjectKeysView(ApiView, path="organization/projects/<project_id>/api_keys
         AdminScope.KEYS_READ,
         "List the API keys of a project",
         query=(page_argument(before=False), _access_argument()),
-        returns=_KEY.page(),
         note="without revoked keys",
     )
-    def get(self, request: ApiRequest, project_id: str, page: PageRequest, owner_project_access: str) -> Response:
+    def get(
+        self, request: ApiRequest, project_id: str, page: PageRequest, owner_project_access: str
+    ) -> ListPage[objects.ProjectApiKey]:
         team = get_project(project_id)
         with scope.team(team.pk):
             rows = _owned_keys(team)
@@ -144,26 +128,27 @@ class ProjectKeysView(ApiView, path="organization/projects/<project_id>/api_keys
                 rows = rows.filter(has_active_owner=owner_project_access == "active")
             found = keyset(rows, page=page, find=lambda cursor: get_key(team, cursor, param="after"), unknown=NotFound)
             roles = _roles(found.rows, team)
-        return Response(found.as_list(present=lambda key: public_key(key, role=roles.get(key.created_by_id))))
+        return found.as_list(present=lambda key: public_key(key, role=roles.get(key.created_by_id)))
 
 
 class ProjectKeyView(ApiView, path="organization/projects/<project_id>/api_keys/<api_key_id>"):
     """One API key of a project."""
 
-    @Endpoint(AdminScope.KEYS_READ, "Retrieve an API key", query=(), returns=_KEY)
-    def get(self, request: ApiRequest, project_id: str, api_key_id: str) -> Response:
-        return Response(self._present(get_project(project_id), api_key_id))
+    @Endpoint(AdminScope.KEYS_READ, "Retrieve an API key", query=())
+    def get(self, request: ApiRequest, project_id: str, api_key_id: str) -> objects.ProjectApiKey:
+        return self._present(get_project(project_id), api_key_id)
 
     @Endpoint(
         AdminScope.KEYS_WRITE,
         "Change an API key",
         body=UpdateProjectKey,
         query=(),
-        returns=_KEY,
         errors=(400, 401, 403, 404, 409, 413),
         note="scopes of this server, or `api.all.read`",
     )
-    def post(self, request: ApiRequest, project_id: str, api_key_id: str, body: UpdateProjectKey) -> Response:
+    def post(
+        self, request: ApiRequest, project_id: str, api_key_id: str, body: UpdateProjectKey
+    ) -> objects.ProjectApiKey:
         team = get_project(project_id)
         with scope.team(team.pk):
             key = get_key(team, api_key_id)
@@ -178,23 +163,22 @@ class ProjectKeyView(ApiView, path="organization/projects/<project_id>/api_keys/
                 )
             except ValueError as error:
                 raise Conflict("The API key has expired. Expired keys cannot be changed.") from error
-        return Response(self._present(team, api_key_id))
+        return self._present(team, api_key_id)
 
     @Endpoint(
         AdminScope.KEYS_WRITE,
         "Delete an API key",
         query=(),
-        returns=ApiObject.deleted("ProjectApiKey", "organization.project.api_key.deleted"),
         note="revokes it; its usage and audit records are kept",
     )
-    def delete(self, request: ApiRequest, project_id: str, api_key_id: str) -> Response:
+    def delete(self, request: ApiRequest, project_id: str, api_key_id: str) -> objects.DeletedProjectApiKey:
         team = get_project(project_id)
         with scope.team(team.pk):
             services.revoke_key(key=get_key(team, api_key_id), actor=request.principal.actor)
-        return Response({"id": api_key_id, "object": "organization.project.api_key.deleted", "deleted": True})
+        return {"id": api_key_id, "object": "organization.project.api_key.deleted", "deleted": True}
 
     @staticmethod
-    def _present(team: Team, key_id: str) -> dict[str, Any]:
+    def _present(team: Team, key_id: str) -> objects.ProjectApiKey:
         with scope.team(team.pk):
             get_key(team, key_id)
             key = _owned_keys(team).get(pk=key_id)

@@ -1,33 +1,20 @@
 """Endpoints of `/v1/organization/projects`. A project is a team; an archived one is a suspended team."""
 
-from typing import Any
-
 from django.http import QueryDict
-from rest_framework.response import Response
 
 from core.clock import unix
 from core.errors import Conflict, NotFound
-from core.http.endpoints import NULLABLE_INTEGER, STRING, UNIX_TIME, ApiObject, Endpoint
+from core.http.endpoints import Endpoint
+from core.http.objects import ListPage
 from core.http.pagination import PageRequest, keyset, page_argument
 from core.http.query import QueryArgument, choice, parameter
 from core.http.wire import Wire
+from organization.api import objects
 from organization.api.bodies import Name
 from organization.api.lookup import get_project
 from tenants import scope, services
 from tenants.models import AdminScope, Team
 from tenants.views import ApiRequest, ApiView
-
-_PROJECT = ApiObject.of(
-    "Project",
-    {
-        "id": STRING,
-        "object": {"const": "organization.project"},
-        "name": STRING,
-        "created_at": UNIX_TIME,
-        "archived_at": NULLABLE_INTEGER,
-        "status": {"enum": ["active", "archived"]},
-    },
-)
 
 
 def _archived_argument() -> QueryArgument:
@@ -51,7 +38,7 @@ class UpdateProject(Wire):
     name: Name | None = None
 
 
-def public_project(team: Team) -> dict[str, Any]:
+def public_project(team: Team) -> objects.Project:
     """Return the `organization.project` object of the API."""
     return {
         "id": team.pk,
@@ -75,53 +62,46 @@ class ProjectsView(ApiView, path="organization/projects"):
         "Create a project",
         body=CreateProject,
         query=(),
-        returns=_PROJECT,
         errors=(400, 401, 403, 409, 413),
         note="a team; its name must be unique",
     )
-    def post(self, request: ApiRequest, body: CreateProject) -> Response:
+    def post(self, request: ApiRequest, body: CreateProject) -> objects.Project:
         try:
             team = services.create_team(name=body.name, actor=request.principal.actor)
         except services.NameTaken as error:
             raise _name_taken(body.name) from error
-        return Response(public_project(team))
+        return public_project(team)
 
-    @Endpoint(
-        AdminScope.PROJECTS_READ,
-        "List projects",
-        query=(page_argument(before=False), _archived_argument()),
-        returns=_PROJECT.page(),
-    )
-    def get(self, request: ApiRequest, page: PageRequest, *, include_archived: bool) -> Response:
+    @Endpoint(AdminScope.PROJECTS_READ, "List projects", query=(page_argument(before=False), _archived_argument()))
+    def get(self, request: ApiRequest, page: PageRequest, *, include_archived: bool) -> ListPage[objects.Project]:
         with scope.every_team():
             rows = Team.objects.all() if include_archived else Team.objects.filter(suspended_at=None)
             found = keyset(rows, page=page, find=lambda cursor: get_project(cursor, param="after"), unknown=NotFound)
-        return Response(found.as_list(present=public_project))
+        return found.as_list(present=public_project)
 
 
 class ProjectView(ApiView, path="organization/projects/<project_id>"):
     """One project."""
 
-    @Endpoint(AdminScope.PROJECTS_READ, "Retrieve a project", query=(), returns=_PROJECT)
-    def get(self, request: ApiRequest, project_id: str) -> Response:
-        return Response(public_project(get_project(project_id)))
+    @Endpoint(AdminScope.PROJECTS_READ, "Retrieve a project", query=())
+    def get(self, request: ApiRequest, project_id: str) -> objects.Project:
+        return public_project(get_project(project_id))
 
     @Endpoint(
         AdminScope.PROJECTS_WRITE,
         "Change a project",
         body=UpdateProject,
         query=(),
-        returns=_PROJECT,
         errors=(400, 401, 403, 404, 409, 413),
     )
-    def post(self, request: ApiRequest, project_id: str, body: UpdateProject) -> Response:
+    def post(self, request: ApiRequest, project_id: str, body: UpdateProject) -> objects.Project:
         team = get_project(project_id)
         if body.name is not None:
             try:
                 team = services.update_team(team=team, values={"name": body.name}, actor=request.principal.actor)
             except services.NameTaken as error:
                 raise _name_taken(body.name) from error
-        return Response(public_project(team))
+        return public_project(team)
 
 
 class ArchiveProjectView(ApiView, path="organization/projects/<project_id>/archive"):
@@ -132,9 +112,8 @@ class ArchiveProjectView(ApiView, path="organization/projects/<project_id>/archi
         "Archive a project",
         query=(),
         takes_no_body=True,
-        returns=_PROJECT,
         note="suspends the team, whose keys are refused within two seconds; the console resumes it",
     )
-    def post(self, request: ApiRequest, project_id: str) -> Response:
+    def post(self, request: ApiRequest, project_id: str) -> objects.Project:
         services.suspend_team(team=get_project(project_id), suspended=True, actor=request.principal.actor)
-        return Response(public_project(get_project(project_id)))
+        return public_project(get_project(project_id))

@@ -1,15 +1,15 @@
 """Endpoints of `/v1/organization/projects/{project_id}/service_accounts` and the keys of service accounts."""
 
 from datetime import datetime, timedelta
-from typing import Any, Literal
-
-from rest_framework.response import Response
+from typing import Literal
 
 from core.clock import shared_now, unix
 from core.errors import Conflict, MutuallyExclusive, NotFound
-from core.http.endpoints import NULLABLE_INTEGER, STRING, UNIX_TIME, ApiObject, Endpoint
+from core.http.endpoints import Endpoint
+from core.http.objects import ListPage
 from core.http.pagination import PageRequest, keyset, page_argument
 from core.http.wire import Wire
+from organization.api import objects
 from organization.api.bodies import ExpiresInSeconds, Name
 from organization.api.lookup import get_project, get_service_account
 from organization.api.project_keys import checked_scopes
@@ -18,28 +18,6 @@ from tenants.models import AdminScope, Scope, ServiceAccount
 from tenants.views import ApiRequest, ApiView
 
 _PATH = "organization/projects/<project_id>/service_accounts"
-_PROPERTIES = {
-    "id": STRING,
-    "object": {"const": "organization.project.service_account"},
-    "name": STRING,
-    "role": {"enum": ["member", "none"]},
-    "created_at": UNIX_TIME,
-}
-_ACCOUNT = ApiObject.of("ServiceAccount", _PROPERTIES)
-_KEY = ApiObject.of(
-    "ServiceAccountApiKey",
-    {
-        "id": STRING,
-        "object": {"const": "organization.project.service_account.api_key"},
-        "name": STRING,
-        "value": STRING,
-        "created_at": UNIX_TIME,
-        "expires_at": NULLABLE_INTEGER,
-    },
-)
-_ACCOUNT_WITH_KEY = ApiObject.of(
-    "ServiceAccountWithKey", {**_PROPERTIES, "api_key": {"anyOf": [_KEY, {"type": "null"}]}}
-)
 
 
 class CreateServiceAccount(Wire):
@@ -65,7 +43,7 @@ class CreateServiceAccountKey(Wire):
     expires_in_seconds: ExpiresInSeconds | None = None
 
 
-def public_account(account: ServiceAccount) -> dict[str, Any]:
+def public_account(account: ServiceAccount) -> objects.ServiceAccount:
     """Return the `organization.project.service_account` object of the API."""
     return {
         "id": account.pk,
@@ -76,7 +54,7 @@ def public_account(account: ServiceAccount) -> dict[str, Any]:
     }
 
 
-def _with_secret(new: services.NewKey) -> dict[str, Any]:
+def _with_secret(new: services.NewKey) -> objects.ServiceAccountApiKey:
     return {
         "id": new.key.pk,
         "object": "organization.project.service_account.api_key",
@@ -99,10 +77,9 @@ class ServiceAccountsView(ApiView, path=_PATH):
         "Create a service account",
         body=CreateServiceAccount,
         query=(),
-        returns=_ACCOUNT_WITH_KEY,
         note="with an API key, unless `create_service_account_only` is true",
     )
-    def post(self, request: ApiRequest, project_id: str, body: CreateServiceAccount) -> Response:
+    def post(self, request: ApiRequest, project_id: str, body: CreateServiceAccount) -> objects.ServiceAccountWithKey:
         if body.create_service_account_only and body.expires_in_seconds:
             raise MutuallyExclusive("create_service_account_only", "expires_in_seconds")
         account, key = services.create_service_account(
@@ -112,15 +89,10 @@ class ServiceAccountsView(ApiView, path=_PATH):
             expires_at=_expires_at(body.expires_in_seconds),
             actor=request.principal.actor,
         )
-        return Response({**public_account(account), "api_key": _with_secret(key) if key else None})
+        return {**public_account(account), "api_key": _with_secret(key) if key else None}
 
-    @Endpoint(
-        AdminScope.KEYS_READ,
-        "List the service accounts of a project",
-        query=(page_argument(before=False),),
-        returns=_ACCOUNT.page(),
-    )
-    def get(self, request: ApiRequest, project_id: str, page: PageRequest) -> Response:
+    @Endpoint(AdminScope.KEYS_READ, "List the service accounts of a project", query=(page_argument(before=False),))
+    def get(self, request: ApiRequest, project_id: str, page: PageRequest) -> ListPage[objects.ServiceAccount]:
         team = get_project(project_id)
         with scope.team(team.pk):
             found = keyset(
@@ -129,47 +101,44 @@ class ServiceAccountsView(ApiView, path=_PATH):
                 find=lambda cursor: get_service_account(team, cursor, param="after"),
                 unknown=NotFound,
             )
-        return Response(found.as_list(present=public_account))
+        return found.as_list(present=public_account)
 
 
 class ServiceAccountView(ApiView, path=f"{_PATH}/<service_account_id>"):
     """One service account of a project."""
 
-    @Endpoint(AdminScope.KEYS_READ, "Retrieve a service account", query=(), returns=_ACCOUNT)
-    def get(self, request: ApiRequest, project_id: str, service_account_id: str) -> Response:
-        return Response(public_account(_find(project_id, service_account_id)))
+    @Endpoint(AdminScope.KEYS_READ, "Retrieve a service account", query=())
+    def get(self, request: ApiRequest, project_id: str, service_account_id: str) -> objects.ServiceAccount:
+        return public_account(_find(project_id, service_account_id))
 
     @Endpoint(
         AdminScope.KEYS_WRITE,
         "Change a service account",
         body=UpdateServiceAccount,
         query=(),
-        returns=_ACCOUNT,
         note="the only role is `member`: the scopes of its keys determine the permissions of a service account",
     )
     def post(
         self, request: ApiRequest, project_id: str, service_account_id: str, body: UpdateServiceAccount
-    ) -> Response:
+    ) -> objects.ServiceAccount:
         changed = services.update_service_account(
             account=_find(project_id, service_account_id),
             name=body.name,
             role=body.role,
             actor=request.principal.actor,
         )
-        return Response(public_account(changed))
+        return public_account(changed)
 
     @Endpoint(
         AdminScope.KEYS_WRITE,
         "Delete a service account",
         query=(),
-        returns=ApiObject.deleted("ServiceAccount", "organization.project.service_account.deleted"),
         note="revokes its keys",
     )
-    def delete(self, request: ApiRequest, project_id: str, service_account_id: str) -> Response:
+    def delete(self, request: ApiRequest, project_id: str, service_account_id: str) -> objects.DeletedServiceAccount:
         account = _find(project_id, service_account_id)
         services.delete_service_account(account=account, actor=request.principal.actor)
-        kind = "organization.project.service_account.deleted"
-        return Response({"id": service_account_id, "object": kind, "deleted": True})
+        return {"id": service_account_id, "object": "organization.project.service_account.deleted", "deleted": True}
 
 
 class ServiceAccountKeysView(ApiView, path=f"{_PATH}/<service_account_id>/api_keys"):
@@ -180,13 +149,12 @@ class ServiceAccountKeysView(ApiView, path=f"{_PATH}/<service_account_id>/api_ke
         "Create an API key of a service account",
         body=CreateServiceAccountKey,
         query=(),
-        returns=_KEY,
         errors=(400, 401, 403, 404, 409, 413),
         note="only this answer contains the secret",
     )
     def post(
         self, request: ApiRequest, project_id: str, service_account_id: str, body: CreateServiceAccountKey
-    ) -> Response:
+    ) -> objects.ServiceAccountApiKey:
         account = _find(project_id, service_account_id)
         if account.role == "none":
             raise Conflict("The service account has the role 'none'. Change it to 'member' to create keys.")
@@ -197,7 +165,7 @@ class ServiceAccountKeysView(ApiView, path=f"{_PATH}/<service_account_id>/api_ke
             service_account=account,
         )
         new = services.create_key(team=account.team, spec=spec, actor=request.principal.actor)
-        return Response(_with_secret(new))
+        return _with_secret(new)
 
 
 def _find(project_id: str, account_id: str) -> ServiceAccount:

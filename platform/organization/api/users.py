@@ -4,52 +4,23 @@ An owner of the organization is an administrator of the platform; every other us
 owners, developers are members, and auditors, which OpenAI does not have, are `auditor`.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 from django.contrib.auth.models import User
-from rest_framework.response import Response
 
 from core.clock import unix
 from core.errors import Conflict, InvalidValue, MissingParameter, MutuallyExclusive, NotFound
-from core.http.endpoints import NULLABLE_STRING, STRING, UNIX_TIME, ApiObject, Endpoint
+from core.http.endpoints import Endpoint
+from core.http.objects import ListPage
 from core.http.pagination import PageRequest, keyset, page_argument
 from core.http.query import texts_argument
 from core.http.wire import Wire
+from organization.api import objects
 from organization.api.lookup import get_member, get_project, get_user
 from tenants import members, scope
 from tenants.members import public_role, role_of, user_id
 from tenants.models import AdminScope, Membership
 from tenants.views import ApiRequest, ApiView
-
-_PROJECT_ROLES = ("owner", "member", "auditor")
-_USER_PROJECT = ApiObject.of("UserProject", {"id": STRING, "name": STRING, "role": {"enum": list(_PROJECT_ROLES)}})
-_USER_PROJECTS = ApiObject.of(
-    "UserProjectList", {"object": {"const": "list"}, "data": {"type": "array", "items": _USER_PROJECT}}
-)
-_USER = ApiObject.of(
-    "OrganizationUser",
-    {
-        "id": STRING,
-        "object": {"const": "organization.user"},
-        "name": STRING,
-        "email": NULLABLE_STRING,
-        "role": {"enum": ["owner", "reader"]},
-        "added_at": UNIX_TIME,
-        "is_service_account": {"const": False},
-        "projects": _USER_PROJECTS,
-    },
-)
-_MEMBER = ApiObject.of(
-    "ProjectUser",
-    {
-        "id": STRING,
-        "object": {"const": "organization.project.user"},
-        "name": STRING,
-        "email": NULLABLE_STRING,
-        "role": {"enum": list(_PROJECT_ROLES)},
-        "added_at": UNIX_TIME,
-    },
-)
 
 
 class AddProjectUser(Wire):
@@ -66,10 +37,10 @@ class UpdateProjectUser(Wire):
     role: Literal["owner", "member", "auditor"] | None = None
 
 
-def public_user(user: User) -> dict[str, Any]:
+def public_user(user: User) -> objects.OrganizationUser:
     """Return the `organization.user` object of the API. Must run inside a scope that sees every team."""
     memberships = Membership.objects.filter(user=user).select_related("team").order_by("pk")
-    projects = [
+    projects: list[objects.UserProject] = [
         {"id": membership.team.pk, "name": membership.team.name, "role": public_role(membership.role)}
         for membership in memberships
     ]
@@ -85,7 +56,7 @@ def public_user(user: User) -> dict[str, Any]:
     }
 
 
-def public_member(member: Membership) -> dict[str, Any]:
+def public_member(member: Membership) -> objects.ProjectUser:
     """Return the `organization.project.user` object of the API."""
     return {
         "id": user_id(member.user),
@@ -108,10 +79,9 @@ class UsersView(ApiView, path="organization/users"):
         AdminScope.USERS_READ,
         "List users",
         query=(page_argument(before=False), texts_argument("emails")),
-        returns=_USER.page(),
         note="administrators are owners, all others readers",
     )
-    def get(self, request: ApiRequest, page: PageRequest, emails: list[str]) -> Response:
+    def get(self, request: ApiRequest, page: PageRequest, emails: list[str]) -> ListPage[objects.OrganizationUser]:
         rows = User.objects.filter(is_active=True)
         if emails:
             rows = rows.filter(email__in=emails)
@@ -119,26 +89,25 @@ class UsersView(ApiView, path="organization/users"):
             found = keyset(
                 rows, page=page, find=lambda user_id: get_user(user_id, param="after"), unknown=NotFound, by=["pk"]
             )
-            return Response(found.as_list(present=public_user))
+            return found.as_list(present=public_user)
 
 
 class UserView(ApiView, path="organization/users/<user_id>"):
     """One user of the platform."""
 
-    @Endpoint(AdminScope.USERS_READ, "Retrieve a user", query=(), returns=_USER)
-    def get(self, request: ApiRequest, user_id: str) -> Response:
+    @Endpoint(AdminScope.USERS_READ, "Retrieve a user", query=())
+    def get(self, request: ApiRequest, user_id: str) -> objects.OrganizationUser:
         with scope.every_team():
-            return Response(public_user(get_user(user_id)))
+            return public_user(get_user(user_id))
 
     @Endpoint(
         AdminScope.USERS_WRITE,
         "Delete a user",
         query=(),
-        returns=ApiObject.deleted("OrganizationUser", "organization.user.deleted"),
         errors=(400, 401, 403, 404, 409),
         note="deactivates the account and removes it from all projects; not administrators",
     )
-    def delete(self, request: ApiRequest, user_id: str) -> Response:
+    def delete(self, request: ApiRequest, user_id: str) -> objects.DeletedOrganizationUser:
         user = get_user(user_id)
         if user.is_superuser:
             raise Conflict("The user is an administrator. Administrators are managed in the console.")
@@ -146,7 +115,7 @@ class UserView(ApiView, path="organization/users/<user_id>"):
             members.deactivate_user(user=user, actor=request.principal.actor)
         except members.LastLead as error:
             raise _last_owner(error) from error
-        return Response({"id": user_id, "object": "organization.user.deleted", "deleted": True})
+        return {"id": user_id, "object": "organization.user.deleted", "deleted": True}
 
 
 class ProjectUsersView(ApiView, path="organization/projects/<project_id>/users"):
@@ -157,11 +126,10 @@ class ProjectUsersView(ApiView, path="organization/projects/<project_id>/users")
         "Add a user to a project",
         body=AddProjectUser,
         query=(),
-        returns=_MEMBER,
         errors=(400, 401, 403, 404, 409, 413),
         note="by `user_id` or `email`; the role `auditor` is an extension",
     )
-    def post(self, request: ApiRequest, project_id: str, body: AddProjectUser) -> Response:
+    def post(self, request: ApiRequest, project_id: str, body: AddProjectUser) -> objects.ProjectUser:
         team = get_project(project_id)
         if body.user_id and body.email:
             raise MutuallyExclusive("user_id", "email")
@@ -176,15 +144,10 @@ class ProjectUsersView(ApiView, path="organization/projects/<project_id>/users")
         made = members.add_member(team=team, user=user, role=role_of(body.role), actor=request.principal.actor)
         if made is None:
             raise Conflict("The user is in the project already.")
-        return Response(public_member(made))
+        return public_member(made)
 
-    @Endpoint(
-        AdminScope.USERS_READ,
-        "List the users of a project",
-        query=(page_argument(before=False),),
-        returns=_MEMBER.page(),
-    )
-    def get(self, request: ApiRequest, project_id: str, page: PageRequest) -> Response:
+    @Endpoint(AdminScope.USERS_READ, "List the users of a project", query=(page_argument(before=False),))
+    def get(self, request: ApiRequest, project_id: str, page: PageRequest) -> ListPage[objects.ProjectUser]:
         team = get_project(project_id)
         with scope.team(team.pk):
             found = keyset(
@@ -194,25 +157,24 @@ class ProjectUsersView(ApiView, path="organization/projects/<project_id>/users")
                 unknown=NotFound,
                 by=["pk"],
             )
-            return Response(found.as_list(present=public_member))
+            return found.as_list(present=public_member)
 
 
 class ProjectUserView(ApiView, path="organization/projects/<project_id>/users/<user_id>"):
     """One user of a project."""
 
-    @Endpoint(AdminScope.USERS_READ, "Retrieve a user of a project", query=(), returns=_MEMBER)
-    def get(self, request: ApiRequest, project_id: str, user_id: str) -> Response:
-        return Response(public_member(_find(project_id, user_id)))
+    @Endpoint(AdminScope.USERS_READ, "Retrieve a user of a project", query=())
+    def get(self, request: ApiRequest, project_id: str, user_id: str) -> objects.ProjectUser:
+        return public_member(_find(project_id, user_id))
 
     @Endpoint(
         AdminScope.USERS_WRITE,
         "Change the role of a user in a project",
         body=UpdateProjectUser,
         query=(),
-        returns=_MEMBER,
         errors=(400, 401, 403, 404, 409, 413),
     )
-    def post(self, request: ApiRequest, project_id: str, user_id: str, body: UpdateProjectUser) -> Response:
+    def post(self, request: ApiRequest, project_id: str, user_id: str, body: UpdateProjectUser) -> objects.ProjectUser:
         member = _find(project_id, user_id)
         if body.role is not None and body.role != public_role(member.role):
             try:
@@ -224,21 +186,20 @@ class ProjectUserView(ApiView, path="organization/projects/<project_id>/users/<u
                 )
             except members.LastLead as error:
                 raise _last_owner(error) from error
-        return Response(public_member(member))
+        return public_member(member)
 
     @Endpoint(
         AdminScope.USERS_WRITE,
         "Remove a user from a project",
         query=(),
-        returns=ApiObject.deleted("ProjectUser", "organization.project.user.deleted"),
         errors=(400, 401, 403, 404, 409),
     )
-    def delete(self, request: ApiRequest, project_id: str, user_id: str) -> Response:
+    def delete(self, request: ApiRequest, project_id: str, user_id: str) -> objects.DeletedProjectUser:
         try:
             members.remove_member(member=_find(project_id, user_id), actor=request.principal.actor)
         except members.LastLead as error:
             raise _last_owner(error) from error
-        return Response({"id": user_id, "object": "organization.project.user.deleted", "deleted": True})
+        return {"id": user_id, "object": "organization.project.user.deleted", "deleted": True}
 
 
 def _find(project_id: str, user_id: str) -> Membership:

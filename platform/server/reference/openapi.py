@@ -2,12 +2,16 @@
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 from django.conf import settings
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+from typing_extensions import is_typeddict, override
 
 from core.http.endpoints import NULLABLE_STRING, STRING, ApiObject, Endpoint, Schema
+from core.http.objects import Deleted, ListPage
 from server.api_urls import ENDPOINTS
 from server.reference.descriptions import OBJECTS, OPERATIONS, PARAMETERS, PROPERTIES, SAME, STATUSES, TAGS
 
@@ -38,6 +42,8 @@ _RESOURCES = {
     "webhook_endpoints": "webhooks",
     "webhook_event_types": "webhooks.event_types",
 }
+# Names of generic objects, by that of the object which they are about.
+_NAMES: dict[Any, str] = {Deleted: "Deleted{}", ListPage: "{}List"}
 _REF = "#/components/schemas/{model}"
 _DETAIL: Schema = {"message": STRING, "type": STRING, "param": NULLABLE_STRING, "code": NULLABLE_STRING}
 _ERROR = ApiObject.of("Error", {"error": {"type": "object", "properties": _DETAIL, "required": list(_DETAIL)}})
@@ -129,12 +135,9 @@ def _operation(endpoint: Endpoint) -> Schema:
         content["text/event-stream"] = {"schema": {**_EVENT, "description": endpoint.stream}}
     name = operation_id(endpoint)
     failed = "MessageError" if name.startswith("messages.") else "Error"
-    given = [
+    parameters = [
         *({"name": path_id, "in": "path", "required": True, "schema": STRING} for path_id in endpoint.ids),
         *(parameter for argument in endpoint.query or () for parameter in argument.parameters),
-    ]
-    parameters = [
-        {**parameter, "description": PARAMETERS.get(parameter["name"].removesuffix("[]"), "")} for parameter in given
     ]
     operation: Schema = {
         "tags": [_tag(name)],
@@ -166,10 +169,6 @@ def _tag(name: str) -> str:
 def _describe(name: str, schema: Schema) -> None:
     """Add the missing descriptions to an object and the properties in it."""
     own = {**OBJECTS.get(SAME.get(name, ""), {}), **OBJECTS.get(name, {})}
-    if name.startswith("Deleted"):
-        own = {"": "Confirmation of a deletion.", **own}
-    elif name.endswith("List"):
-        own = {"": "A page of a list.", **own}
     if "" in own:
         schema["description"] = own[""]
     for part in _parts(schema):
@@ -207,9 +206,52 @@ def _resolved(value: Any, schemas: Schema) -> Any:
             if name not in schemas:
                 schemas[name] = _resolved(schema() if callable(schema) else schema, schemas)
         case type() if issubclass(value, BaseModel):
-            name, schema = value.__name__, value.model_json_schema(ref_template=_REF)
-            # pydantic puts the types that a schema refers to into its `$defs`; OpenAPI keeps them beside it.
-            schemas |= {**schema.pop("$defs", {}), name: schema}
+            name = value.__name__
+            _add(name, value.model_json_schema(ref_template=_REF), schemas)
+        case _ if get_origin(value) is Annotated:
+            return _resolved(get_args(value)[1].of, schemas)
+        case _ if get_origin(value) in _NAMES:
+            entry = _resolved(get_args(value)[0], schemas)
+            name = _NAMES[get_origin(value)].format(entry["$ref"].rpartition("/")[2])
+            _add(name, _returned(value), schemas)
+        case _ if is_typeddict(value):
+            name = value.__name__
+            _add(name, _returned(value), schemas)
         case _:
             return value
     return {"$ref": _REF.format(model=name)}
+
+
+def _add(name: str, schema: Schema, schemas: Schema) -> None:
+    # pydantic puts the types that a schema refers to into its `$defs`; OpenAPI keeps them beside it.
+    schemas |= {**schema.pop("$defs", {}), name: schema}
+
+
+class _ReturnedSchema(GenerateJsonSchema):
+    """Generates schemas of returned objects: without titles, which repeat names, and with short forms of nulls."""
+
+    @override
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    @override
+    def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> JsonSchemaValue:
+        made = super().typed_dict_schema(schema)
+        made.pop("title", None)
+        return made
+
+    @override
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
+        inner = self.generate_inner(schema["schema"])
+        return {"type": [inner["type"], "null"]} if inner.keys() == {"type"} else super().nullable_schema(schema)
+
+    @override
+    def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
+        made = super().dict_schema(schema)
+        if made.get("additionalProperties") is True:
+            del made["additionalProperties"]
+        return made
+
+
+def _returned(kind: Any) -> Schema:
+    return TypeAdapter(kind).json_schema(ref_template=_REF, schema_generator=_ReturnedSchema)

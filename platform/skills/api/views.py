@@ -1,48 +1,20 @@
 """Endpoints of `/v1/skills`."""
 
 from django.http import HttpResponse
-from rest_framework.response import Response
 
 from core.db.db_threads import in_db_thread
 from core.http.asgi import header
-from core.http.endpoints import BINARY, BOOLEAN, STRING, UNIX_TIME, ApiObject, Endpoint
+from core.http.endpoints import BINARY, BOOLEAN, ApiObject, Endpoint
+from core.http.objects import ListPage
 from core.http.pagination import PageRequest, page_argument
 from core.http.rendering import download_headers
-from skills import access, selectors, services
+from skills import access, objects, selectors, services
 from skills.api.schema import UpdateSkill, read_skill, read_version
 from skills.models import Skill, SkillVersion
 from tenants import scope
 from tenants.models import Scope
 from tenants.views import ApiRequest, ApiView
 
-_SKILL = ApiObject.of(
-    "Skill",
-    {
-        "id": STRING,
-        "object": {"const": "skill"},
-        "created_at": UNIX_TIME,
-        "default_version": STRING,
-        "description": STRING,
-        "latest_version": STRING,
-        "name": STRING,
-    },
-)
-_VERSION = ApiObject.of(
-    "SkillVersion",
-    {
-        "id": STRING,
-        "object": {"const": "skill.version"},
-        "created_at": UNIX_TIME,
-        "description": STRING,
-        "name": STRING,
-        "skill_id": STRING,
-        "version": STRING,
-    },
-)
-_DELETED_VERSION = ApiObject.of(
-    "DeletedSkillVersion",
-    {"id": STRING, "object": {"const": "skill.version.deleted"}, "deleted": BOOLEAN, "version": STRING},
-)
 _FILES = {"type": "array", "items": BINARY}
 _NEW_SKILL = ApiObject.of("NewSkill", {"files": _FILES})
 _NEW_VERSION = ApiObject.of("NewSkillVersion", {"files": _FILES, "default": BOOLEAN}, required=["files"])
@@ -58,47 +30,45 @@ class SkillsView(ApiView, path="skills"):
         form=_NEW_SKILL,
         query=(),
         errors=(400, 401, 403, 413),
-        returns=_SKILL,
         note="a directory as multipart `files[]`, or one zip; up to 500 files, 25 MiB a file and 50 MiB the zip",
     )
-    async def post(self, request: ApiRequest) -> Response:
+    async def post(self, request: ApiRequest) -> objects.Skill:
         bundle = await read_skill(request.asgi["body"], header(request.asgi, b"content-type"))
         made = await in_db_thread(lambda: services.create_skill(principal=request.principal, bundle=bundle))
-        return Response(selectors.public_skill(made))
+        return selectors.public_skill(made)
 
-    @Endpoint(Scope.SKILLS_READ, "List skills", query=(_PAGE,), returns=_SKILL.page())
-    def get(self, request: ApiRequest, page: PageRequest) -> Response:
+    @Endpoint(Scope.SKILLS_READ, "List skills", query=(_PAGE,))
+    def get(self, request: ApiRequest, page: PageRequest) -> ListPage[objects.Skill]:
         with scope.team(request.principal.team_id):
             found = selectors.list_skills(team_id=request.principal.team_id, page=page)
-        return Response(found.as_list(present=selectors.public_skill))
+        return found.as_list(present=selectors.public_skill)
 
 
 class SkillView(ApiView, path="skills/<str:skill_id>"):
     """One skill."""
 
-    @Endpoint(Scope.SKILLS_READ, "Retrieve a skill", query=(), returns=_SKILL)
-    def get(self, request: ApiRequest, skill_id: str) -> Response:
-        return Response(selectors.public_skill(_skill(request, skill_id)))
+    @Endpoint(Scope.SKILLS_READ, "Retrieve a skill", query=())
+    def get(self, request: ApiRequest, skill_id: str) -> objects.Skill:
+        return selectors.public_skill(_skill(request, skill_id))
 
-    @Endpoint(Scope.SKILLS_WRITE, "Update the default version of a skill", body=UpdateSkill, query=(), returns=_SKILL)
-    def post(self, request: ApiRequest, skill_id: str, body: UpdateSkill) -> Response:
+    @Endpoint(Scope.SKILLS_WRITE, "Update the default version of a skill", body=UpdateSkill, query=())
+    def post(self, request: ApiRequest, skill_id: str, body: UpdateSkill) -> objects.Skill:
         changed = services.set_default_version(
             principal=request.principal,
             skill=_skill(request, skill_id),
             version=body.default_version,
         )
-        return Response(selectors.public_skill(changed))
+        return selectors.public_skill(changed)
 
     @Endpoint(
         Scope.SKILLS_WRITE,
         "Delete a skill",
         query=(),
-        returns=ApiObject.deleted("Skill", "skill.deleted"),
         note="with all of its versions",
     )
-    def delete(self, request: ApiRequest, skill_id: str) -> Response:
+    def delete(self, request: ApiRequest, skill_id: str) -> objects.DeletedSkill:
         services.delete_skill(principal=request.principal, skill=_skill(request, skill_id))
-        return Response({"id": skill_id, "object": "skill.deleted", "deleted": True})
+        return {"id": skill_id, "object": "skill.deleted", "deleted": True}
 
 
 class SkillContentView(ApiView, path="skills/<str:skill_id>/content"):
@@ -124,10 +94,9 @@ class SkillVersionsView(ApiView, path="skills/<str:skill_id>/versions"):
         form=_NEW_VERSION,
         query=(),
         errors=(400, 401, 403, 404, 413),
-        returns=_VERSION,
         note="numbered from 1; the default version stays unless `default` is true",
     )
-    async def post(self, request: ApiRequest, skill_id: str) -> Response:
+    async def post(self, request: ApiRequest, skill_id: str) -> objects.SkillVersion:
         skill = await in_db_thread(lambda: _skill(request, skill_id))
         bundle, is_default = await read_version(request.asgi["body"], header(request.asgi, b"content-type"))
         made = await in_db_thread(
@@ -138,42 +107,37 @@ class SkillVersionsView(ApiView, path="skills/<str:skill_id>/versions"):
                 is_default=is_default,
             )
         )
-        return Response(selectors.public_version(made))
+        return selectors.public_version(made)
 
-    @Endpoint(Scope.SKILLS_READ, "List skill versions", query=(_PAGE,), returns=_VERSION.page())
-    def get(self, request: ApiRequest, skill_id: str, page: PageRequest) -> Response:
+    @Endpoint(Scope.SKILLS_READ, "List skill versions", query=(_PAGE,))
+    def get(self, request: ApiRequest, skill_id: str, page: PageRequest) -> ListPage[objects.SkillVersion]:
         with scope.team(request.principal.team_id):
             skill = access.get_skill(principal=request.principal, skill_id=skill_id)
             found = selectors.list_versions(skill=skill, page=page)
-        return Response(found.as_list(present=selectors.public_version))
+        return found.as_list(present=selectors.public_version)
 
 
 class SkillVersionView(ApiView, path="skills/<str:skill_id>/versions/<str:version>"):
     """One version of a skill."""
 
-    @Endpoint(
-        Scope.SKILLS_READ, "Retrieve a skill version", query=(), returns=_VERSION, note="by its number, or `latest`"
-    )
-    def get(self, request: ApiRequest, skill_id: str, version: str) -> Response:
-        return Response(selectors.public_version(_version(request, skill_id, version)))
+    @Endpoint(Scope.SKILLS_READ, "Retrieve a skill version", query=(), note="by its number, or `latest`")
+    def get(self, request: ApiRequest, skill_id: str, version: str) -> objects.SkillVersion:
+        return selectors.public_version(_version(request, skill_id, version))
 
     @Endpoint(
         Scope.SKILLS_WRITE,
         "Delete a skill version",
         query=(),
         errors=(400, 401, 403, 404),
-        returns=_DELETED_VERSION,
         note="not the default version while there are others; with its only version, the skill is deleted",
     )
-    def delete(self, request: ApiRequest, skill_id: str, version: str) -> Response:
+    def delete(self, request: ApiRequest, skill_id: str, version: str) -> objects.DeletedSkillVersion:
         gone = services.delete_version(
             principal=request.principal,
             skill=_skill(request, skill_id),
             version=version,
         )
-        return Response(
-            {"id": gone.pk, "object": "skill.version.deleted", "deleted": True, "version": str(gone.number)}
-        )
+        return {"id": gone.pk, "object": "skill.version.deleted", "deleted": True, "version": str(gone.number)}
 
 
 class SkillVersionContentView(ApiView, path="skills/<str:skill_id>/versions/<str:version>/content"):

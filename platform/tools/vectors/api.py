@@ -1,19 +1,7 @@
 """Endpoints of `/v1/vector_stores`."""
 
-from rest_framework.response import Response
-
-from core.http.endpoints import (
-    INTEGER,
-    METADATA,
-    NULLABLE_INTEGER,
-    NULLABLE_OBJECT,
-    NULLABLE_STRING,
-    STRING,
-    UNIX_TIME,
-    ApiObject,
-    Endpoint,
-    Schema,
-)
+from core.http.endpoints import Endpoint
+from core.http.objects import ListPage
 from core.http.pagination import PAGE, PageRequest
 from core.http.query import QueryArgument, choice, parameter
 from responses.models.vector_stores import EntryStatus
@@ -22,7 +10,7 @@ from tenants import scope
 from tenants.models import Scope
 from tenants.principal import Principal
 from tenants.views import ApiRequest, ApiView
-from tools.vectors import search, selectors, services
+from tools.vectors import objects, search, selectors, services
 from tools.vectors.requests import (
     AttachFile,
     AttachFiles,
@@ -34,56 +22,6 @@ from tools.vectors.requests import (
 )
 from tools.vectors.search import SearchRequest
 from tools.vectors.selectors import public_batch, public_entry, public_store
-
-_COUNTS: Schema = dict.fromkeys((*EntryStatus.values, "total"), INTEGER)
-_FILE_COUNTS: Schema = {"type": "object", "properties": _COUNTS, "required": list(_COUNTS)}
-_ATTRIBUTES: Schema = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
-_KNOWN: Schema = {"id": STRING, "object": STRING, "created_at": UNIX_TIME, "status": STRING}
-_STORE = ApiObject.of(
-    "VectorStore",
-    {
-        **_KNOWN,
-        "name": STRING,
-        "description": NULLABLE_STRING,
-        "file_counts": _FILE_COUNTS,
-        "usage_bytes": INTEGER,
-        "metadata": METADATA,
-        "last_active_at": UNIX_TIME,
-        "expires_after": NULLABLE_OBJECT,
-        "expires_at": NULLABLE_INTEGER,
-    },
-)
-_BATCH = ApiObject.of("VectorStoreBatch", {**_KNOWN, "vector_store_id": STRING, "file_counts": _FILE_COUNTS})
-_FILE = ApiObject.of(
-    "VectorStoreFile",
-    {
-        **_KNOWN,
-        "vector_store_id": STRING,
-        "usage_bytes": INTEGER,
-        "last_error": NULLABLE_OBJECT,
-        "attributes": _ATTRIBUTES,
-        "chunking_strategy": {"type": "object"},
-    },
-)
-_TEXT: Schema = {
-    "type": "object",
-    "properties": {"type": {"const": "text"}, "text": STRING},
-    "required": ["type", "text"],
-}
-_HIT: Schema = {
-    "file_id": STRING,
-    "filename": STRING,
-    "score": {"type": "number"},
-    "attributes": _ATTRIBUTES,
-    "content": {"type": "array", "items": _TEXT},
-}
-
-
-def _single_page(name: str, entry: Schema) -> ApiObject:
-    # OpenAI's format of pages without cursors; here there is always one.
-    data = {"type": "array", "items": entry}
-    return ApiObject.of(name, {"object": STRING, "data": data, "has_more": {"const": False}})
-
 
 _STATUS = QueryArgument(
     "status",
@@ -100,43 +38,41 @@ class VectorStoresView(ApiView, path="vector_stores"):
         "Create a vector store",
         body=CreateStore,
         query=(),
-        returns=_STORE,
         note="see [file search](../howto/file-search.md)",
     )
-    def post(self, request: ApiRequest, body: CreateStore) -> Response:
+    def post(self, request: ApiRequest, body: CreateStore) -> objects.VectorStore:
         created = services.create_store(principal=request.principal, body=body, request_id=request.request_id)
-        return Response(public_store(created))
+        return public_store(created)
 
-    @Endpoint(Scope.VECTOR_STORES_READ, "List vector stores", query=(PAGE,), returns=_STORE.page())
-    def get(self, request: ApiRequest, page: PageRequest) -> Response:
+    @Endpoint(Scope.VECTOR_STORES_READ, "List vector stores", query=(PAGE,))
+    def get(self, request: ApiRequest, page: PageRequest) -> ListPage[objects.VectorStore]:
         with scope.team(request.principal.team_id):
             found = selectors.list_stores(team_id=request.principal.team_id, page=page)
-        return Response(found.as_list(present=public_store))
+        return found.as_list(present=public_store)
 
 
 class VectorStoreView(ApiView, path="vector_stores/<vs:vector_store_id>"):
     """One vector store."""
 
-    @Endpoint(Scope.VECTOR_STORES_READ, "Retrieve a vector store", query=(), returns=_STORE)
-    def get(self, request: ApiRequest, vector_store_id: str) -> Response:
+    @Endpoint(Scope.VECTOR_STORES_READ, "Retrieve a vector store", query=())
+    def get(self, request: ApiRequest, vector_store_id: str) -> objects.VectorStore:
         with scope.team(request.principal.team_id):
-            return Response(public_store(selectors.get_store(principal=request.principal, store_id=vector_store_id)))
+            return public_store(selectors.get_store(principal=request.principal, store_id=vector_store_id))
 
-    @Endpoint(Scope.VECTOR_STORES_WRITE, "Update a vector store", body=UpdateStore, query=(), returns=_STORE)
-    def post(self, request: ApiRequest, vector_store_id: str, body: UpdateStore) -> Response:
+    @Endpoint(Scope.VECTOR_STORES_WRITE, "Update a vector store", body=UpdateStore, query=())
+    def post(self, request: ApiRequest, vector_store_id: str, body: UpdateStore) -> objects.VectorStore:
         changed = services.update_store(principal=request.principal, store_id=vector_store_id, body=body)
-        return Response(public_store(changed))
+        return public_store(changed)
 
     @Endpoint(
         Scope.VECTOR_STORES_DELETE,
         "Delete a vector store",
         query=(),
-        returns=ApiObject.deleted("VectorStore", "vector_store.deleted"),
         note="its files are kept",
     )
-    def delete(self, request: ApiRequest, vector_store_id: str) -> Response:
+    def delete(self, request: ApiRequest, vector_store_id: str) -> objects.DeletedVectorStore:
         services.delete_store(principal=request.principal, store_id=vector_store_id)
-        return Response({"id": vector_store_id, "object": "vector_store.deleted", "deleted": True})
+        return {"id": vector_store_id, "object": "vector_store.deleted", "deleted": True}
 
 
 class SearchVectorStoreView(ApiView, path="vector_stores/<vs:vector_store_id>/search"):
@@ -147,10 +83,9 @@ class SearchVectorStoreView(ApiView, path="vector_stores/<vs:vector_store_id>/se
         "Search a vector store",
         body=SearchStore,
         query=(),
-        returns=_single_page("VectorStoreResults", {"type": "object", "properties": _HIT, "required": list(_HIT)}),
         note="`rewrite_query: true` is rejected",
     )
-    async def post(self, request: ApiRequest, vector_store_id: str, body: SearchStore) -> Response:
+    async def post(self, request: ApiRequest, vector_store_id: str, body: SearchStore) -> objects.VectorStoreResults:
         account = UsageAccount(
             team_id=request.principal.team_id,
             key_id=request.principal.key_id,
@@ -167,24 +102,22 @@ class SearchVectorStoreView(ApiView, path="vector_stores/<vs:vector_store_id>/se
             vectors_only=ranking.ranker == "none",
         )
         hits = await search.search(account=account, store_ids=[vector_store_id], request=wanted)
-        return Response(
-            {
-                "object": "vector_store.search_results.page",
-                "search_query": list(wanted.queries),
-                "data": [
-                    {
-                        "file_id": hit.file_id,
-                        "filename": hit.filename,
-                        "score": hit.score,
-                        "attributes": hit.attributes,
-                        "content": [{"type": "text", "text": hit.text}],
-                    }
-                    for hit in hits
-                ],
-                "has_more": False,
-                "next_page": None,
-            }
-        )
+        return {
+            "object": "vector_store.search_results.page",
+            "search_query": list(wanted.queries),
+            "data": [
+                {
+                    "file_id": hit.file_id,
+                    "filename": hit.filename,
+                    "score": hit.score,
+                    "attributes": hit.attributes,
+                    "content": [{"type": "text", "text": hit.text}],
+                }
+                for hit in hits
+            ],
+            "has_more": False,
+            "next_page": None,
+        }
 
 
 class VectorStoreFilesView(ApiView, path="vector_stores/<vs:vector_store_id>/files"):
@@ -195,53 +128,54 @@ class VectorStoreFilesView(ApiView, path="vector_stores/<vs:vector_store_id>/fil
         "Create a vector store file",
         body=AttachFile,
         query=(),
-        returns=_FILE,
         note="a file that is already attached is processed again",
     )
-    def post(self, request: ApiRequest, vector_store_id: str, body: AttachFile) -> Response:
+    def post(self, request: ApiRequest, vector_store_id: str, body: AttachFile) -> objects.VectorStoreFile:
         entry = services.attach_file(
             principal=request.principal, store_id=vector_store_id, body=body, request_id=request.request_id
         )
-        return Response(public_entry(entry))
+        return public_entry(entry)
 
-    @Endpoint(Scope.VECTOR_STORES_READ, "List vector store files", query=(_STATUS, PAGE), returns=_FILE.page())
-    def get(self, request: ApiRequest, vector_store_id: str, status: str | None, page: PageRequest) -> Response:
+    @Endpoint(Scope.VECTOR_STORES_READ, "List vector store files", query=(_STATUS, PAGE))
+    def get(
+        self, request: ApiRequest, vector_store_id: str, status: str | None, page: PageRequest
+    ) -> ListPage[objects.VectorStoreFile]:
         return _list_files(request.principal, vector_store_id, None, status, page)
 
 
 class VectorStoreFileView(ApiView, path="vector_stores/<vs:vector_store_id>/files/<file:file_id>"):
     """One file of a vector store."""
 
-    @Endpoint(Scope.VECTOR_STORES_READ, "Retrieve a vector store file", query=(), returns=_FILE)
-    def get(self, request: ApiRequest, vector_store_id: str, file_id: str) -> Response:
+    @Endpoint(Scope.VECTOR_STORES_READ, "Retrieve a vector store file", query=())
+    def get(self, request: ApiRequest, vector_store_id: str, file_id: str) -> objects.VectorStoreFile:
         with scope.team(request.principal.team_id):
             entry = selectors.get_entry(principal=request.principal, store_id=vector_store_id, file_id=file_id)
-        return Response(public_entry(entry))
+        return public_entry(entry)
 
     @Endpoint(
         Scope.VECTOR_STORES_WRITE,
         "Update a vector store file",
         body=UpdateStoreFile,
         query=(),
-        returns=_FILE,
         note="replaces the attributes",
     )
-    def post(self, request: ApiRequest, vector_store_id: str, file_id: str, body: UpdateStoreFile) -> Response:
+    def post(
+        self, request: ApiRequest, vector_store_id: str, file_id: str, body: UpdateStoreFile
+    ) -> objects.VectorStoreFile:
         changed = services.update_entry(
             principal=request.principal, store_id=vector_store_id, file_id=file_id, attributes=body.attributes
         )
-        return Response(public_entry(changed))
+        return public_entry(changed)
 
     @Endpoint(
         Scope.VECTOR_STORES_WRITE,
         "Delete a vector store file",
         query=(),
-        returns=ApiObject.deleted("VectorStoreFile", "vector_store.file.deleted"),
         note="the file itself is kept",
     )
-    def delete(self, request: ApiRequest, vector_store_id: str, file_id: str) -> Response:
+    def delete(self, request: ApiRequest, vector_store_id: str, file_id: str) -> objects.DeletedVectorStoreFile:
         services.detach_file(principal=request.principal, store_id=vector_store_id, file_id=file_id)
-        return Response({"id": file_id, "object": "vector_store.file.deleted", "deleted": True})
+        return {"id": file_id, "object": "vector_store.file.deleted", "deleted": True}
 
 
 class VectorStoreFileContentView(ApiView, path="vector_stores/<vs:vector_store_id>/files/<file:file_id>/content"):
@@ -251,16 +185,13 @@ class VectorStoreFileContentView(ApiView, path="vector_stores/<vs:vector_store_i
         Scope.VECTOR_STORES_READ,
         "Retrieve the content of a vector store file",
         query=(),
-        returns=_single_page("VectorStorePassages", _TEXT),
         note="the passages that the file was split into",
     )
-    def get(self, request: ApiRequest, vector_store_id: str, file_id: str) -> Response:
+    def get(self, request: ApiRequest, vector_store_id: str, file_id: str) -> objects.VectorStorePassages:
         with scope.team(request.principal.team_id):
             entry = selectors.get_entry(principal=request.principal, store_id=vector_store_id, file_id=file_id)
-            data = [{"type": "text", "text": text} for text in selectors.passages_of(entry)]
-        return Response(
-            {"object": "vector_store.file_content.page", "data": data, "has_more": False, "next_page": None}
-        )
+            data: list[objects.Passage] = [{"type": "text", "text": text} for text in selectors.passages_of(entry)]
+        return {"object": "vector_store.file_content.page", "data": data, "has_more": False, "next_page": None}
 
 
 class VectorStoreBatchesView(ApiView, path="vector_stores/<vs:vector_store_id>/file_batches"):
@@ -271,24 +202,23 @@ class VectorStoreBatchesView(ApiView, path="vector_stores/<vs:vector_store_id>/f
         "Create a vector store file batch",
         body=AttachFiles,
         query=(),
-        returns=_BATCH,
         note="up to 2,000 files",
     )
-    def post(self, request: ApiRequest, vector_store_id: str, body: AttachFiles) -> Response:
+    def post(self, request: ApiRequest, vector_store_id: str, body: AttachFiles) -> objects.VectorStoreBatch:
         created = services.attach_batch(
             principal=request.principal, store_id=vector_store_id, files=body.all_files(), request_id=request.request_id
         )
-        return Response(public_batch(created))
+        return public_batch(created)
 
 
 class VectorStoreBatchView(ApiView, path="vector_stores/<vs:vector_store_id>/file_batches/<vsfb:batch_id>"):
     """One file batch of a vector store."""
 
-    @Endpoint(Scope.VECTOR_STORES_READ, "Retrieve a vector store file batch", query=(), returns=_BATCH)
-    def get(self, request: ApiRequest, vector_store_id: str, batch_id: str) -> Response:
+    @Endpoint(Scope.VECTOR_STORES_READ, "Retrieve a vector store file batch", query=())
+    def get(self, request: ApiRequest, vector_store_id: str, batch_id: str) -> objects.VectorStoreBatch:
         with scope.team(request.principal.team_id):
             batch = selectors.get_batch(principal=request.principal, store_id=vector_store_id, batch_id=batch_id)
-            return Response(public_batch(batch))
+            return public_batch(batch)
 
 
 class CancelVectorStoreBatchView(
@@ -296,36 +226,25 @@ class CancelVectorStoreBatchView(
 ):
     """Cancellation of a file batch."""
 
-    @Endpoint(
-        Scope.VECTOR_STORES_WRITE,
-        "Cancel a vector store file batch",
-        takes_no_body=True,
-        query=(),
-        returns=_BATCH,
-    )
-    def post(self, request: ApiRequest, vector_store_id: str, batch_id: str) -> Response:
+    @Endpoint(Scope.VECTOR_STORES_WRITE, "Cancel a vector store file batch", takes_no_body=True, query=())
+    def post(self, request: ApiRequest, vector_store_id: str, batch_id: str) -> objects.VectorStoreBatch:
         batch = services.cancel_batch(principal=request.principal, store_id=vector_store_id, batch_id=batch_id)
-        return Response(public_batch(batch))
+        return public_batch(batch)
 
 
 class VectorStoreBatchFilesView(ApiView, path="vector_stores/<vs:vector_store_id>/file_batches/<vsfb:batch_id>/files"):
     """Files of a file batch."""
 
-    @Endpoint(
-        Scope.VECTOR_STORES_READ,
-        "List files of a vector store file batch",
-        query=(_STATUS, PAGE),
-        returns=_FILE.page(),
-    )
+    @Endpoint(Scope.VECTOR_STORES_READ, "List files of a vector store file batch", query=(_STATUS, PAGE))
     def get(
         self, request: ApiRequest, vector_store_id: str, batch_id: str, status: str | None, page: PageRequest
-    ) -> Response:
+    ) -> ListPage[objects.VectorStoreFile]:
         return _list_files(request.principal, vector_store_id, batch_id, status, page)
 
 
 def _list_files(
     principal: Principal, vector_store_id: str, batch_id: str | None, status: str | None, page: PageRequest
-) -> Response:
+) -> ListPage[objects.VectorStoreFile]:
     with scope.team(principal.team_id):
         # Raises the 404 of an unknown store, whose list would otherwise just be empty.
         selectors.get_store(principal=principal, store_id=vector_store_id)
@@ -333,4 +252,4 @@ def _list_files(
         if batch_id is not None:
             batch = selectors.get_batch(principal=principal, store_id=vector_store_id, batch_id=batch_id)
         found = selectors.list_entries(store_id=vector_store_id, batch=batch, status=status, page=page)
-    return Response(found.as_list(present=public_entry))
+    return found.as_list(present=public_entry)

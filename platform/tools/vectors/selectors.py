@@ -5,7 +5,7 @@ An unknown id and the id of another team raise the same error.
 
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from django.db.models import Count, Q, QuerySet, Sum
 
@@ -14,6 +14,7 @@ from core.errors import NotFound
 from core.http.pagination import Page, PageRequest, keyset
 from responses.models.vector_stores import EntryStatus, VectorChunk, VectorStore, VectorStoreBatch, VectorStoreFile
 from tenants.principal import Principal
+from tools.vectors import objects
 
 AUTO_SIZES = (800, 400)
 """Default chunk size and overlap in tokens."""
@@ -104,7 +105,7 @@ def has_expired(store: VectorStore) -> bool:
     return end is not None and end <= now()
 
 
-def public_store(store: VectorStore) -> dict[str, Any]:
+def public_store(store: VectorStore) -> objects.VectorStore:
     """Return the store as the API shows it."""
     # A store has no status column: it follows from its files and the time.
     counts, end = _file_counts(store), expires_at(store)
@@ -127,7 +128,7 @@ def public_store(store: VectorStore) -> dict[str, Any]:
     }
 
 
-def public_batch(batch: VectorStoreBatch) -> dict[str, Any]:
+def public_batch(batch: VectorStoreBatch) -> objects.VectorStoreBatch:
     """Return the file batch as the API shows it. It has failed if every file in it has."""
     counts = _file_counts(batch)
     if batch.cancelled_at is not None:
@@ -146,7 +147,7 @@ def public_batch(batch: VectorStoreBatch) -> dict[str, Any]:
     }
 
 
-def public_entry(entry: VectorStoreFile) -> dict[str, Any]:
+def public_entry(entry: VectorStoreFile) -> objects.VectorStoreFile:
     """Return the file of a store as the API shows it."""
     sizes = {"max_chunk_size_tokens": entry.chunk_tokens, "chunk_overlap_tokens": entry.overlap_tokens}
     return {
@@ -162,9 +163,9 @@ def public_entry(entry: VectorStoreFile) -> dict[str, Any]:
     }
 
 
-def _file_counts(counted: Any) -> dict[str, int]:
+def _file_counts(counted: Any) -> objects.FileCounts:
     counts = {status.value: getattr(counted, f"n_{status.value}", 0) for status in EntryStatus}
-    return {**counts, "total": sum(counts.values())}
+    return cast("objects.FileCounts", {**counts, "total": sum(counts.values())})
 
 
 def _counted(stores: "QuerySet[VectorStore]") -> "QuerySet[VectorStore]":

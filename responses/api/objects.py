@@ -1,0 +1,119 @@
+"""The objects that the endpoints of `/v1/responses` and `/v1/models` return."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from conversations.objects import ItemBody
+from core.http.objects import Deleted, Fields, ListPage, UnixTime, one_of
+from responses.models import Status
+
+
+class InputTokensDetails(TypedDict):
+    """Details of the input tokens."""
+
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+class OutputTokensDetails(TypedDict):
+    """Details of the output tokens."""
+
+    reasoning_tokens: int
+
+
+class Usage(TypedDict):
+    """Numbers of tokens that a response used."""
+
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class Response(TypedDict):
+    """A model response."""
+
+    id: str
+    object: Literal["response"]
+    created_at: UnixTime
+    completed_at: int | None
+    status: Annotated[str, one_of(*Status.values)]
+    background: bool
+    error: dict[str, Any] | None
+    incomplete_details: dict[str, Any] | None
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: int | None
+    model: str
+    output: list[ItemBody]
+    parallel_tool_calls: bool
+    presence_penalty: float
+    frequency_penalty: float
+    moderation: dict[str, Any] | None
+    previous_response_id: str | None
+    prompt_cache_key: str | None
+    prompt_cache_retention: str | None
+    reasoning: dict[str, Any] | None
+    safety_identifier: str | None
+    service_tier: str
+    store: bool
+    temperature: float
+    text: dict[str, Any]
+    tool_choice: str | dict[str, Any]
+    tools: list[dict[str, Any]]
+    top_logprobs: int
+    top_p: float
+    truncation: Literal["auto", "disabled"]
+    usage: Usage | None
+    user: str | None
+    metadata: dict[str, str]
+
+
+class InputTokens(TypedDict):
+    """Number of input tokens of a request."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: Annotated[
+        int, Field(description="Counted by the upstream if it can, otherwise estimated at four characters per token.")
+    ]
+
+
+class CompactedConversation(TypedDict):
+    """A compacted context."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: UnixTime
+    output: Annotated[
+        list[ItemBody],
+        Field(description="The user messages and one compaction item. Use them as the beginning of the next input."),
+    ]
+    usage: Usage
+
+
+class Model(TypedDict):
+    """A model."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+ModelBody = Annotated[dict[str, Any], Fields(Model)]
+
+
+class ModelList(TypedDict):
+    """List of models."""
+
+    object: Literal["list"]
+    data: list[ModelBody]
+
+
+ResponseBody = Annotated[dict[str, Any], Fields(Response)]
+ResponseList = ListPage[ResponseBody]
+CompactedBody = Annotated[dict[str, Any], Fields(CompactedConversation)]
+DeletedResponse = Deleted[ResponseBody, Literal["response"]]
