@@ -72,11 +72,15 @@ class ApiError(Exception):
 _Kind = TypeVar("_Kind", bound=ApiError)
 
 
-def _coded(parent: type[_Kind], code: str | None, message: str, *, param: str | None = None) -> type[_Kind]:
-    """Return a class of errors that differs from `parent` in its code, its default message and its parameter."""
+def _coded(
+    parent: type[_Kind], code: str | None, message: str, *, param: str | None = None, status: int | None = None
+) -> type[_Kind]:
+    """Return a class of errors that differs from `parent` in its code, its default message, parameter and status."""
     name = (code or "error_without_code").title().replace("_", "")
     own: dict[str, object] = {"__doc__": message, "__module__": __name__, "codes": {}, "default_code": code}
-    return type(name, (parent,), own if param is None else {**own, "default_param": param})
+    own |= {} if param is None else {"default_param": param}
+    own |= {} if status is None else {"status": status}
+    return type(name, (parent,), own)
 
 
 class BadRequest(ApiError):
@@ -416,32 +420,10 @@ class McpServerForbidden(ExternalConnectorError):
     status = 403
 
 
-class RequestTooLarge(ApiError):
-    """The request body is too large."""
-
-    status = 413
-    default_code = "request_too_large"
-
-
-class RequestTimeout(ApiError):
-    """The request body arrived too slowly."""
-
-    status = 408
-    default_code = "request_timeout"
-
-
-class UrlTooLong(ApiError):
-    """The URL is too long."""
-
-    status = 414
-    default_code = "url_too_long"
-
-
-class HeadersTooLarge(ApiError):
-    """The request headers are too large."""
-
-    status = 431
-    default_code = "headers_too_large"
+RequestTooLarge = _coded(ApiError, "request_too_large", "The request body is too large.", status=413)
+RequestTimeout = _coded(ApiError, "request_timeout", "The request body arrived too slowly.", status=408)
+UrlTooLong = _coded(ApiError, "url_too_long", "The URL is too long.", status=414)
+HeadersTooLarge = _coded(ApiError, "headers_too_large", "The request headers are too large.", status=431)
 
 
 class RateLimited(ApiError):
