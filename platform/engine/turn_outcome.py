@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from core.errors import Failure, UpstreamError
+from core.errors import ContextTooLong, Failure, UpstreamError
 from engine import turn_request
 from engine.calls.dispatch import ClassifiedCalls, classify
 from engine.calls.toolbox import Toolbox
@@ -14,7 +14,6 @@ from engine.turn import Finish, FunctionTool, TurnRequest, TurnResult
 # Consecutive turns that may consist only of invalid calls. It stops a model that repeats its mistake long before the
 # limit on turns does.
 _MAX_UNPRODUCTIVE_TURNS = 2
-TOO_LONG = "context_length_exceeded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ class TurnEvaluator:
         # With `truncation: "auto"` an input that the upstream rejects as too long is halved, but only once per run: a
         # second rejection fails it, so that a run cannot retry without end.
         truncates = self.context.parameters.get("truncation") == "auto" and not self.state.input_too_long
-        if failure.code == TOO_LONG and truncates and not result.items:
+        if failure.code == ContextTooLong.default_code and truncates and not result.items:
             return RetryTurn(DiscardedTurn(defect=None))
         return FailRun(failure)
 

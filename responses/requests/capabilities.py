@@ -14,8 +14,6 @@ from responses.schema import CreateResponse
 from tenants.directory import Route
 from tenants.models import WireApi
 
-_TOO_LONG = "Your input exceeds the context window of this model. Please adjust your input and try again."
-
 
 def check(body: CreateResponse, route: Route) -> None:
     """Raise the API error of the first parameter that the model does not support."""
@@ -67,4 +65,4 @@ def check_length(context: RunContext) -> None:
     if is_too_long(items=items, **limits) and context.parameters["truncation"] == "auto":
         items = fit(items, halved=False, **limits)
     if is_too_long(items=items, **limits):
-        raise ContextTooLong(_TOO_LONG)
+        raise ContextTooLong

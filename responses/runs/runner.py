@@ -62,7 +62,7 @@ _POLL_SECONDS, _NOTIFIED_POLL_SECONDS = 0.5, 3.0
 _NOTIFY_SECONDS = 0.03
 # Without a step for this long, a run waits: chunks and tool calls of active runs follow each other faster.
 _WAITS_AFTER_SECONDS = 0.25
-_INTERNAL_ERROR = Failure.of(ServerError("The server had an error while processing your request."))
+_INTERNAL_ERROR = Failure.of(ServerError())
 _CANCELLED = Ending(status="cancelled")
 # Final, because most of these runs were cancelled or deleted, which a repeated request would undo.
 _ENDED_ELSEWHERE = Failure.of(ServerError("The run was ended by another process.", headers=FINAL))

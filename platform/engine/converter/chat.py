@@ -41,7 +41,7 @@ Chunk = dict[str, Any]
 
 
 def _unnamed_failure(_: object) -> Failure:
-    return Failure.of(UpstreamError("The model's server failed."))
+    return Failure.of(UpstreamError())
 
 
 class ChatConverter(TurnConverter):

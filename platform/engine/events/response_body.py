@@ -99,7 +99,7 @@ def _tool_usage(output: list[Body]) -> Body | None:
     return {"image_gen": image_gen, "web_search": {"num_requests": actions.count("search")}}
 
 
-_UNKNOWN = Failure.of(ServerError("The server had an error while processing your request."))
+_UNKNOWN = Failure.of(ServerError())
 
 
 def opening(parameters: dict[str, Any]) -> list[Event]:

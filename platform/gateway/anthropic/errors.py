@@ -5,7 +5,17 @@ from typing import Any
 
 import orjson
 
-from core.errors import ApiError
+from core.errors import (
+    ApiError,
+    BadRequest,
+    ContextTooLong,
+    ModelNotFound,
+    NotFound,
+    Overloaded,
+    RateLimited,
+    ServerError,
+    UnsupportedParameter,
+)
 
 # Anthropic's status for a model that is overloaded.
 _OVERLOADED = 529
@@ -23,7 +33,8 @@ _TYPES = {
 }
 _STATUSES = {503: _OVERLOADED}
 # Anthropic's statuses and words where clients depend on them.
-_CODES = {"model_not_found": 404}
+_CODES: dict[str | None, int] = {ModelNotFound.default_code: NotFound.status}
+_FAILURES: dict[str | None, type[ApiError]] = {kind.default_code: kind for kind in (RateLimited, Overloaded)}
 _TOO_LONG = "prompt is too long: "
 Detail = Mapping[str, Any]
 
@@ -31,15 +42,15 @@ Detail = Mapping[str, Any]
 def convert(status: int, detail: Detail, *, request_id: str | None = None) -> tuple[int, dict[str, Any]]:
     """Return Anthropic's status and body for an error of OpenAI's format."""
     code, param, message = detail.get("code"), detail.get("param"), str(detail.get("message") or "")
-    status = _CODES.get(str(code), _STATUSES.get(status, status))
-    if code == "context_length_exceeded":
+    status = _CODES.get(code, _STATUSES.get(status, status))
+    if code == ContextTooLong.default_code:
         # Coding agents recognize this error by its first words, and then shorten the conversation.
         message = _TOO_LONG + message
     elif param and f"'{param}'" not in message and str(param) not in message:
         message = f"{param}: {message}"
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
     error: dict[str, Any] = {"type": kind, "message": message}
-    if (param, code) == ("thread", "unsupported_parameter"):
+    if (param, code) == ("thread", UnsupportedParameter.default_code):
         # The SDK then sends the whole conversation, without a thread.
         error["details"] = {"error_code": "thread_unsupported_request"}
     body: dict[str, Any] = {"type": "error", "error": error}
@@ -54,7 +65,6 @@ def event(error: ApiError) -> bytes:
 
 def event_of(detail: Detail) -> bytes:
     """Return the error of a run as the last event of a stream."""
-    statuses = {"rate_limit_exceeded": 429, "server_is_overloaded": 503, "server_error": 500}
-    status = statuses.get(str(detail.get("code")), 400 if detail.get("type") == "invalid_request_error" else 500)
-    _, body = convert(status, detail)
+    kind = _FAILURES.get(detail.get("code"), BadRequest if detail.get("type") == BadRequest.type else ServerError)
+    _, body = convert(kind.status, detail)
     return b"event: error\ndata: %b\n\n" % orjson.dumps(body)
