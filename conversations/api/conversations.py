@@ -94,7 +94,6 @@ class ConversationsView(ApiView, path="conversations"):
         Scope.CONVERSATIONS_WRITE,
         "Create a conversation",
         body=CreateConversation,
-        query=(),
         note="with up to 20 items, including references",
     )
     def post(self, request: ApiRequest, body: CreateConversation) -> objects.Conversation:
@@ -123,17 +122,11 @@ class ConversationsView(ApiView, path="conversations"):
 class ConversationView(ApiView, path="conversations/<conv:conversation_id>"):
     """One conversation."""
 
-    @Endpoint(Scope.CONVERSATIONS_READ, "Retrieve a conversation", query=())
+    @Endpoint(Scope.CONVERSATIONS_READ, "Retrieve a conversation")
     def get(self, request: ApiRequest, conversation_id: str) -> objects.Conversation:
         return public_conversation(_find(request.principal, conversation_id))
 
-    @Endpoint(
-        Scope.CONVERSATIONS_WRITE,
-        "Update a conversation",
-        body=UpdateConversation,
-        query=(),
-        note="replaces the metadata",
-    )
+    @Endpoint(Scope.CONVERSATIONS_WRITE, "Update a conversation", body=UpdateConversation, note="replaces the metadata")
     def post(self, request: ApiRequest, conversation_id: str, body: UpdateConversation) -> objects.Conversation:
         conversation = services.update_conversation(
             principal=request.principal,
@@ -142,12 +135,7 @@ class ConversationView(ApiView, path="conversations/<conv:conversation_id>"):
         )
         return public_conversation(conversation)
 
-    @Endpoint(
-        Scope.CONVERSATIONS_DELETE,
-        "Delete a conversation",
-        query=(),
-        note="items that responses or forks show are kept",
-    )
+    @Endpoint(Scope.CONVERSATIONS_DELETE, "Delete a conversation", note="items that responses or forks show are kept")
     def delete(self, request: ApiRequest, conversation_id: str) -> objects.DeletedConversation:
         services.delete_conversation(
             team_id=request.principal.team_id,
@@ -193,7 +181,7 @@ class ConversationItemView(ApiView, path="conversations/<conv:conversation_id>/i
             placement = access.get_placement(conversation=conversation, item_id=item_id)
         return project(placement.item.body, include)
 
-    @Endpoint(Scope.CONVERSATIONS_WRITE, "Delete an item of a conversation", query=(), note="returns the conversation")
+    @Endpoint(Scope.CONVERSATIONS_WRITE, "Delete an item of a conversation", note="returns the conversation")
     def delete(self, request: ApiRequest, conversation_id: str, item_id: str) -> objects.Conversation:
         conversation = services.delete_item(
             team_id=request.principal.team_id,
@@ -211,7 +199,6 @@ class ForkConversationView(ApiView, path="conversations/<conv:conversation_id>/f
         Scope.CONVERSATIONS_WRITE,
         "Fork a conversation",
         body=ForkConversation,
-        query=(),
         note="extension: a new conversation that shares the items up to `after`, or all items",
     )
     def post(self, request: ApiRequest, conversation_id: str, body: ForkConversation) -> objects.Conversation:
@@ -230,7 +217,6 @@ class ExportConversationView(ApiView, path="conversations/<conv:conversation_id>
     @Endpoint(
         Scope.CONVERSATIONS_READ,
         "Export a conversation",
-        query=(),
         returns="application/jsonl",
         note="extension: all items as JSON Lines",
     )

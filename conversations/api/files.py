@@ -82,6 +82,7 @@ class FilesView(ApiView, path="files"):
     @Endpoint(
         Scope.FILES_WRITE,
         "Upload a file",
+        query=None,
         form=_UPLOAD_FILE,
         spooled=True,
         errors=(400, 401, 403, 413),
@@ -108,15 +109,11 @@ class FilesView(ApiView, path="files"):
 class FileView(ApiView, path="files/<file:file_id>"):
     """One file."""
 
-    @Endpoint(Scope.FILES_READ, "Retrieve a file")
+    @Endpoint(Scope.FILES_READ, "Retrieve a file", query=None)
     def get(self, request: ApiRequest, file_id: str) -> objects.File:
         return storage.public_file(_find(request.principal, file_id))
 
-    @Endpoint(
-        Scope.FILES_WRITE,
-        "Delete a file",
-        note="also removes the file from vector stores",
-    )
+    @Endpoint(Scope.FILES_WRITE, "Delete a file", query=None, note="also removes the file from vector stores")
     def delete(self, request: ApiRequest, file_id: str) -> objects.DeletedFile:
         file = _find(request.principal, file_id)
         storage.delete_file(principal=request.principal, file=file)
@@ -126,7 +123,7 @@ class FileView(ApiView, path="files/<file:file_id>"):
 class FileContentView(ApiView, path="files/<file:file_id>/content"):
     """Content of a file."""
 
-    @Endpoint(Scope.FILES_READ, "Retrieve the content of a file", returns="*/*")
+    @Endpoint(Scope.FILES_READ, "Retrieve the content of a file", query=None, returns="*/*")
     async def get(self, request: ApiRequest, file_id: str) -> StreamingHttpResponse:
         file = await in_db_thread(lambda: _find(request.principal, file_id))
         content = await storage.open_content(file)
@@ -236,6 +233,7 @@ class UploadsView(ApiView, path="uploads"):
     @Endpoint(
         Scope.FILES_WRITE,
         "Create an upload",
+        query=None,
         body=CreateUpload,
         note="a file that is uploaded in parts within an hour, up to 512 MiB",
     )
@@ -257,6 +255,7 @@ class UploadPartsView(ApiView, path="uploads/<upload:upload_id>/parts"):
     @Endpoint(
         Scope.FILES_WRITE,
         "Add a part to an upload",
+        query=None,
         form=ApiObject.of("NewUploadPart", {"data": BINARY}),
         spooled=True,
         note="multipart, up to 64 MiB",
@@ -278,6 +277,7 @@ class CompleteUploadView(ApiView, path="uploads/<upload:upload_id>/complete"):
     @Endpoint(
         Scope.FILES_WRITE,
         "Complete an upload",
+        query=None,
         body=CompleteUpload,
         note="assembles the parts in the given order; `md5` is verified",
     )
@@ -291,7 +291,7 @@ class CompleteUploadView(ApiView, path="uploads/<upload:upload_id>/complete"):
 class CancelUploadView(ApiView, path="uploads/<upload:upload_id>/cancel"):
     """Cancellation of an upload."""
 
-    @Endpoint(Scope.FILES_WRITE, "Cancel an upload", takes_no_body=True)
+    @Endpoint(Scope.FILES_WRITE, "Cancel an upload", query=None, takes_no_body=True)
     def post(self, request: ApiRequest, upload_id: str) -> objects.Upload:
         upload = uploads.cancel_upload(principal=request.principal, upload_id=upload_id)
         return uploads.public_upload(upload)

@@ -55,6 +55,7 @@ class CompletionsView(ApiView, path="completions"):
     @Endpoint(
         Scope.COMPLETIONS_WRITE,
         "Create a completion",
+        query=None,
         calls_model=True,
         body=CreateCompletion,
         parse=legacy.parse_completion,
@@ -75,6 +76,7 @@ class EmbeddingsView(ApiView, path="embeddings"):
     @Endpoint(
         Scope.EMBEDDINGS_WRITE,
         "Create embeddings",
+        query=None,
         calls_model=True,
         body=CreateEmbedding,
         parse=embeddings_moderations.parse_embedding,
@@ -96,6 +98,7 @@ class ModerationsView(ApiView, path="moderations"):
     @Endpoint(
         Scope.MODERATIONS_WRITE,
         "Create moderation",
+        query=None,
         calls_model=True,
         body=CreateModeration,
         parse=embeddings_moderations.parse_moderation,
@@ -139,6 +142,7 @@ class GenerateImagesView(ApiView, path="images/generations"):
     @Endpoint(
         Scope.IMAGES_WRITE,
         "Create images",
+        query=None,
         calls_model=True,
         body=CreateImage,
         parse=_parse_create,
@@ -158,6 +162,7 @@ class EditImagesView(ApiView, path="images/edits"):
     @Endpoint(
         Scope.IMAGES_WRITE,
         "Edit images",
+        query=None,
         calls_model=True,
         form=ApiObject("EditImage", _edit_form),
         errors=FORWARDED,

@@ -39,6 +39,7 @@ class ResponsesView(ApiView, path="responses"):
     post = Endpoint(
         Scope.RESPONSES_WRITE,
         "Create a response",
+        query=None,
         calls_model=True,
         body=CreateResponse,
         parse=parse_create,
@@ -87,6 +88,7 @@ class ResponseView(ApiView, path="responses/<resp:response_id>"):
     @Endpoint(
         Scope.RESPONSES_DELETE,
         "Delete a response",
+        query=None,
         note="a queued or active background response is cancelled first",
     )
     def delete(self, request: ApiRequest, response_id: str) -> objects.DeletedResponse:
@@ -103,6 +105,7 @@ class CancelResponseView(ApiView, path="responses/<resp:response_id>/cancel"):
     @Endpoint(
         Scope.RESPONSES_WRITE,
         "Cancel a response",
+        query=None,
         takes_no_body=True,
         note="queued and active background responses; a response that has ended is returned unchanged",
     )
@@ -134,6 +137,7 @@ class CountInputTokensView(ApiView, path="responses/input_tokens"):
     @Endpoint(
         Scope.RESPONSES_WRITE,
         "Count input tokens",
+        query=None,
         body=ApiObject("CountInputTokens", lambda: _parameters(input_tokens.PARAMETERS)),
         parse=input_tokens.parse_count,
         note="counted by the upstream if it can, otherwise estimated, see below",
@@ -149,6 +153,7 @@ class CompactConversationView(ApiView, path="responses/compact"):
     @Endpoint(
         Scope.RESPONSES_WRITE,
         "Compact a conversation",
+        query=None,
         calls_model=True,
         body=ApiObject("CompactConversation", lambda: _parameters(compact.PARAMETERS, required=["model"])),
         parse=compact.parse_compact,
@@ -166,7 +171,6 @@ class CancelConversationView(ApiView, path="conversations/<conv:conversation_id>
         Scope.CONVERSATIONS_WRITE,
         "Cancel the active run of a conversation",
         takes_no_body=True,
-        query=(),
         note="extension: cancels the run that has locked the conversation, if any; returns the conversation",
     )
     def post(self, request: ApiRequest, conversation_id: str) -> Conversation:
@@ -182,6 +186,7 @@ class ModelsView(ApiView, path="models"):
     @Endpoint(
         Scope.MODELS_READ,
         "List models",
+        query=None,
         note="the models that the key may use, with those that the upstream behind `*` lists, see below",
     )
     async def get(self, request: ApiRequest) -> objects.ModelList:
@@ -191,6 +196,6 @@ class ModelsView(ApiView, path="models"):
 class ModelView(ApiView, path="models/<path:model>"):
     """One model."""
 
-    @Endpoint(Scope.MODELS_READ, "Retrieve a model", note="ids may contain slashes")
+    @Endpoint(Scope.MODELS_READ, "Retrieve a model", query=None, note="ids may contain slashes")
     async def get(self, request: ApiRequest, model: str) -> objects.ModelBody:
         return await models.retrieve_model(request.principal, model)

@@ -28,7 +28,6 @@ class WebhookEndpointsView(ApiView, path="webhook_endpoints"):
         Scope.WEBHOOKS_WRITE,
         "Create a webhook endpoint",
         body=CreateWebhookEndpoint,
-        query=(),
         note="https URLs on port 443 with public addresses, and those allowed by `EGRESS_ALLOW`; up to 20 per team",
     )
     def post(self, request: ApiRequest, body: CreateWebhookEndpoint) -> objects.WebhookEndpointWithSecret:
@@ -51,11 +50,11 @@ class WebhookEndpointsView(ApiView, path="webhook_endpoints"):
 class WebhookEndpointView(ApiView, path="webhook_endpoints/<we:endpoint_id>"):
     """One webhook endpoint."""
 
-    @Endpoint(Scope.WEBHOOKS_READ, "Retrieve a webhook endpoint", query=())
+    @Endpoint(Scope.WEBHOOKS_READ, "Retrieve a webhook endpoint")
     def get(self, request: ApiRequest, endpoint_id: str) -> objects.WebhookEndpoint:
         return public_endpoint(_find(request, endpoint_id))
 
-    @Endpoint(Scope.WEBHOOKS_WRITE, "Update a webhook endpoint", body=UpdateWebhookEndpoint, query=())
+    @Endpoint(Scope.WEBHOOKS_WRITE, "Update a webhook endpoint", body=UpdateWebhookEndpoint)
     def post(self, request: ApiRequest, endpoint_id: str, body: UpdateWebhookEndpoint) -> objects.WebhookEndpoint:
         changed = services.update_endpoint(
             endpoint=_find(request, endpoint_id),
@@ -66,12 +65,7 @@ class WebhookEndpointView(ApiView, path="webhook_endpoints/<we:endpoint_id>"):
         )
         return public_endpoint(changed)
 
-    @Endpoint(
-        Scope.WEBHOOKS_WRITE,
-        "Delete a webhook endpoint",
-        query=(),
-        note="including its deliveries",
-    )
+    @Endpoint(Scope.WEBHOOKS_WRITE, "Delete a webhook endpoint", note="including its deliveries")
     def delete(self, request: ApiRequest, endpoint_id: str) -> objects.DeletedWebhookEndpoint:
         services.delete_endpoint(endpoint=_find(request, endpoint_id), actor=request.principal.actor)
         return {"id": endpoint_id, "object": "webhook_endpoint.deleted", "deleted": True}
@@ -80,7 +74,7 @@ class WebhookEndpointView(ApiView, path="webhook_endpoints/<we:endpoint_id>"):
 class RotateWebhookSecretView(ApiView, path="webhook_endpoints/<we:endpoint_id>/rotate_secret"):
     """Rotation of a signing secret."""
 
-    @Endpoint(Scope.WEBHOOKS_WRITE, "Rotate the secret of a webhook endpoint", body=RotateSecret, query=())
+    @Endpoint(Scope.WEBHOOKS_WRITE, "Rotate the secret of a webhook endpoint", body=RotateSecret)
     def post(self, request: ApiRequest, endpoint_id: str, body: RotateSecret) -> objects.WebhookEndpointWithSecret:
         created = services.rotate_secret(
             endpoint=_find(request, endpoint_id),
@@ -97,7 +91,6 @@ class SendWebhookTestView(ApiView, path="webhook_endpoints/<we:endpoint_id>/test
         Scope.WEBHOOKS_WRITE,
         "Send a test event",
         body=SendTest,
-        query=(),
         note="sends a sample event immediately; an error unless the endpoint responds with a 2xx status",
     )
     async def post(self, request: ApiRequest, endpoint_id: str, body: SendTest) -> objects.WebhookEndpointTest:
@@ -127,7 +120,6 @@ class WebhookEventTypesView(ApiView, path="webhook_event_types"):
     @Endpoint(
         Scope.WEBHOOKS_READ,
         "List webhook event types",
-        query=(),
         note="`response.*` of background responses, `batch.*`, and `budget.alert`",
     )
     def get(self, _: ApiRequest) -> objects.WebhookEventTypeList:

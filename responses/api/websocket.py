@@ -72,6 +72,7 @@ from tenants.principal import Principal
 ENDPOINT = Endpoint(
     KeyScope.RESPONSES_WRITE,
     "Create responses over a WebSocket",
+    query=None,
     method="WEBSOCKET",
     path="responses",
     returns="text/event-stream",

@@ -29,7 +29,7 @@ THING = ApiObject.of("Thing", {})
 class Sync(ApiView):
     """A view with a synchronous handler."""
 
-    @Endpoint(Scope.FILES_READ, "Get a thing", returns=THING)
+    @Endpoint(Scope.FILES_READ, "Get a thing", query=None, returns=THING)
     def get(self, request: ApiRequest) -> Response:
         return Response({"team": request.principal.team_id})
 
@@ -37,7 +37,7 @@ class Sync(ApiView):
 class Async(ApiView):
     """A view with an asynchronous handler."""
 
-    @Endpoint(Scope.FILES_READ, "Get a thing", returns=THING)
+    @Endpoint(Scope.FILES_READ, "Get a thing", query=None, returns=THING)
     async def get(self, request: ApiRequest) -> Response:
         return Response({"team": request.principal.team_id})
 
@@ -45,11 +45,11 @@ class Async(ApiView):
 class Mixed(ApiView):
     """A view with both."""
 
-    @Endpoint(Scope.FILES_READ, "Get a thing", returns=THING)
+    @Endpoint(Scope.FILES_READ, "Get a thing", query=None, returns=THING)
     def get(self, request: ApiRequest) -> Response:
         return Response({"team": request.principal.team_id})
 
-    @Endpoint(Scope.FILES_WRITE, "Change a thing", returns=THING)
+    @Endpoint(Scope.FILES_WRITE, "Change a thing", query=None, returns=THING)
     async def post(self, request: ApiRequest) -> Response:
         return Response({"team": request.principal.team_id})
 

@@ -40,7 +40,6 @@ class ContainersView(ApiView, path="containers"):
         Scope.CONTAINERS_WRITE,
         "Create a container",
         body=CreateContainer,
-        query=(),
         errors=(400, 401, 403, 404, 413, 503),
         note="requires the sandbox service; expires after at most 20 minutes without activity; a network only with "
         "`CONTAINER_ALLOWED_DOMAINS`, without `domain_secrets`",
@@ -71,16 +70,11 @@ class ContainersView(ApiView, path="containers"):
 class ContainerView(ApiView, path="containers/<cntr:container_id>"):
     """One container."""
 
-    @Endpoint(Scope.CONTAINERS_READ, "Retrieve a container", query=())
+    @Endpoint(Scope.CONTAINERS_READ, "Retrieve a container")
     def get(self, request: ApiRequest, container_id: str) -> objects.Container:
         return selectors.public_container(_container(request.principal, container_id))
 
-    @Endpoint(
-        Scope.CONTAINERS_DELETE,
-        "Delete a container",
-        query=(),
-        note="ends all processes in it",
-    )
+    @Endpoint(Scope.CONTAINERS_DELETE, "Delete a container", note="ends all processes in it")
     async def delete(self, request: ApiRequest, container_id: str) -> objects.DeletedContainer:
         principal = request.principal
         container = await in_db_thread(lambda: _container(principal, container_id))
@@ -95,7 +89,6 @@ class ContainerFilesView(ApiView, path="containers/<cntr:container_id>/files"):
         Scope.CONTAINERS_WRITE,
         "Create a container file",
         form=_NEW_FILE,
-        query=(),
         note="multipart up to 64 MiB, or a `file_id`",
     )
     async def post(self, request: ApiRequest, container_id: str) -> objects.ContainerFile:
@@ -123,15 +116,11 @@ class ContainerFilesView(ApiView, path="containers/<cntr:container_id>/files"):
 class ContainerFileView(ApiView, path="containers/<cntr:container_id>/files/<cfile:file_id>"):
     """One file of a container."""
 
-    @Endpoint(Scope.CONTAINERS_READ, "Retrieve a container file", query=())
+    @Endpoint(Scope.CONTAINERS_READ, "Retrieve a container file")
     def get(self, request: ApiRequest, container_id: str, file_id: str) -> objects.ContainerFile:
         return selectors.public_container_file(_file(request.principal, container_id, file_id)[1])
 
-    @Endpoint(
-        Scope.CONTAINERS_DELETE,
-        "Delete a container file",
-        query=(),
-    )
+    @Endpoint(Scope.CONTAINERS_DELETE, "Delete a container file")
     async def delete(self, request: ApiRequest, container_id: str, file_id: str) -> objects.DeletedContainerFile:
         principal = request.principal
         container, file = await in_db_thread(lambda: _file(principal, container_id, file_id))
@@ -142,7 +131,7 @@ class ContainerFileView(ApiView, path="containers/<cntr:container_id>/files/<cfi
 class ContainerFileContentView(ApiView, path="containers/<cntr:container_id>/files/<cfile:file_id>/content"):
     """Content of a file of a container."""
 
-    @Endpoint(Scope.CONTAINERS_READ, "Retrieve the content of a container file", query=(), returns="*/*")
+    @Endpoint(Scope.CONTAINERS_READ, "Retrieve the content of a container file", returns="*/*")
     async def get(self, request: ApiRequest, container_id: str, file_id: str) -> StreamingHttpResponse:
         container, file = await in_db_thread(lambda: _file(request.principal, container_id, file_id))
         pieces = services.read_file(container=container, file=file)

@@ -103,7 +103,7 @@ class Endpoint:
     takes_no_body: bool = False
     form: ApiObject | None = None
     spooled: bool = False
-    query: Sequence[QueryArgument] | None = None
+    query: Sequence[QueryArgument] | None = ()
     errors: Sequence[int] | None = None
     calls_model: bool = False
     served_by: Any = None

@@ -112,6 +112,7 @@ class MessagesView(ApiView, path="messages"):
     post = Endpoint(
         KeyScope.RESPONSES_WRITE,
         "Create a message",
+        query=None,
         calls_model=True,
         body=_CREATE,
         parse=anthropic.parse_message,
@@ -129,6 +130,7 @@ class CountMessageTokensView(ApiView, path="messages/count_tokens"):
     @Endpoint(
         KeyScope.RESPONSES_WRITE,
         "Count tokens in a message",
+        query=None,
         body=_COUNT,
         parse=anthropic.parse_count,
         errors=(400, 401, 403, 404, 413),

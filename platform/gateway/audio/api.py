@@ -42,6 +42,7 @@ class TranscriptionsView(ApiView, path="audio/transcriptions"):
     @Endpoint(
         Scope.AUDIO_WRITE,
         "Create a transcription",
+        query=None,
         calls_model=True,
         form=ApiObject("CreateTranscription", lambda: _form(CreateTranscription)),
         errors=FORWARDED,
@@ -69,6 +70,7 @@ class TranslationsView(ApiView, path="audio/translations"):
     @Endpoint(
         Scope.AUDIO_WRITE,
         "Create a translation",
+        query=None,
         calls_model=True,
         form=ApiObject("CreateTranslation", lambda: _form(CreateTranslation)),
         errors=FORWARDED,
@@ -101,6 +103,7 @@ class SpeechView(ApiView, path="audio/speech"):
     @Endpoint(
         Scope.AUDIO_WRITE,
         "Create speech",
+        query=None,
         calls_model=True,
         body=CreateSpeech,
         parse=_parse_speech,

@@ -17,6 +17,7 @@ class BatchesView(ApiView, path="batches"):
     @Endpoint(
         Scope.BATCHES_WRITE,
         "Create a batch",
+        query=None,
         body=CreateBatch,
         note="for responses, chat completions or embeddings; the key also needs the scope of that endpoint",
     )
@@ -34,7 +35,7 @@ class BatchesView(ApiView, path="batches"):
 class BatchView(ApiView, path="batches/<batch:batch_id>"):
     """One batch."""
 
-    @Endpoint(Scope.BATCHES_READ, "Retrieve a batch", query=())
+    @Endpoint(Scope.BATCHES_READ, "Retrieve a batch")
     def get(self, request: ApiRequest, batch_id: str) -> objects.Batch:
         with scope.team(request.principal.team_id):
             batch = selectors.get_batch(principal=request.principal, batch_id=batch_id)
@@ -47,6 +48,7 @@ class CancelBatchView(ApiView, path="batches/<batch:batch_id>/cancel"):
     @Endpoint(
         Scope.BATCHES_WRITE,
         "Cancel a batch",
+        query=None,
         errors=(401, 403, 404, 409),
         note="active requests are cancelled immediately",
     )

@@ -67,6 +67,7 @@ class ChatCompletionsView(ApiView, path="chat/completions"):
     post = Endpoint(
         Scope.CHAT_WRITE,
         "Create a chat completion",
+        query=None,
         calls_model=True,
         body=CreateChatCompletion,
         parse=chat.parse_chat,
@@ -92,7 +93,7 @@ class ChatCompletionsView(ApiView, path="chat/completions"):
 class ChatCompletionView(ApiView, path="chat/completions/<chatcmpl:completion_id>"):
     """One stored chat completion."""
 
-    @Endpoint(Scope.CHAT_READ, "Retrieve a stored chat completion", query=())
+    @Endpoint(Scope.CHAT_READ, "Retrieve a stored chat completion")
     def get(self, request: ApiRequest, completion_id: str) -> CompletionBody:
         with scope.team(request.principal.team_id):
             completion = stored.get_completion(principal=request.principal, completion_id=completion_id)
@@ -101,6 +102,7 @@ class ChatCompletionView(ApiView, path="chat/completions/<chatcmpl:completion_id
     @Endpoint(
         Scope.CHAT_WRITE,
         "Update a stored chat completion",
+        query=None,
         body=UpdateChatCompletion,
         parse=parse_update,
         note="replaces the metadata",
@@ -111,7 +113,7 @@ class ChatCompletionView(ApiView, path="chat/completions/<chatcmpl:completion_id
             completion = stored.replace_metadata(principal=principal, completion_id=completion_id, metadata=body)
         return stored.public_body(completion)
 
-    @Endpoint(Scope.CHAT_DELETE, "Delete a stored chat completion")
+    @Endpoint(Scope.CHAT_DELETE, "Delete a stored chat completion", query=None)
     def delete(self, request: ApiRequest, completion_id: str) -> DeletedCompletion:
         principal = request.principal
         with scope.team(principal.team_id):

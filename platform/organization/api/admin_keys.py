@@ -66,16 +66,11 @@ class AdminKeysView(ApiView, path="organization/admin_api_keys"):
 class AdminKeyView(ApiView, path="organization/admin_api_keys/<key_id>"):
     """One admin key."""
 
-    @Endpoint(AdminScope.ADMIN_KEYS_READ, "Retrieve an admin API key", query=())
+    @Endpoint(AdminScope.ADMIN_KEYS_READ, "Retrieve an admin API key")
     def get(self, request: ApiRequest, key_id: str) -> objects.AdminApiKey:
         return public_admin_key(_find(key_id))
 
-    @Endpoint(
-        AdminScope.ADMIN_KEYS_WRITE,
-        "Delete an admin API key",
-        query=(),
-        note="revokes it; a key may revoke itself",
-    )
+    @Endpoint(AdminScope.ADMIN_KEYS_WRITE, "Delete an admin API key", note="revokes it; a key may revoke itself")
     def delete(self, request: ApiRequest, key_id: str) -> objects.DeletedAdminApiKey:
         services.revoke_admin_key(key=_find(key_id), actor=request.principal.actor)
         return {"id": key_id, "object": "organization.admin_api_key.deleted", "deleted": True}

@@ -57,7 +57,6 @@ class InvitesView(ApiView, path="organization/invites"):
         AdminScope.INVITES_WRITE,
         "Create an invite",
         body=CreateInvite,
-        query=(),
         errors=(400, 401, 403, 404, 409, 413),
         note="valid for 7 days; the console shows the link to send, which no answer contains",
     )
@@ -88,14 +87,13 @@ class InvitesView(ApiView, path="organization/invites"):
 class InviteView(ApiView, path="organization/invites/<invite_id>"):
     """One invitation."""
 
-    @Endpoint(AdminScope.INVITES_READ, "Retrieve an invite", query=())
+    @Endpoint(AdminScope.INVITES_READ, "Retrieve an invite")
     def get(self, request: ApiRequest, invite_id: str) -> objects.Invite:
         return public_invite(_find(invite_id))
 
     @Endpoint(
         AdminScope.INVITES_WRITE,
         "Delete an invite",
-        query=(),
         errors=(400, 401, 403, 404, 409),
         note="its link no longer works; not after it was accepted",
     )

@@ -120,7 +120,6 @@ class RateLimitView(ApiView, path="organization/projects/<project_id>/rate_limit
         AdminScope.LIMITS_WRITE,
         "Change a rate limit of a project",
         body=UpdateRateLimit,
-        query=(),
         note="limits of the team; takes effect within two seconds",
     )
     def post(
@@ -183,7 +182,6 @@ class SpendLimitView(ApiView, path="organization/projects/<project_id>/spend_lim
     @Endpoint(
         AdminScope.LIMITS_READ,
         "Retrieve the spend limit of a project",
-        query=(),
         note="the hard monthly budget of the team; months begin in its time zone",
     )
     def get(self, request: ApiRequest, project_id: str) -> objects.ProjectSpendLimit:
@@ -193,7 +191,6 @@ class SpendLimitView(ApiView, path="organization/projects/<project_id>/spend_lim
         AdminScope.LIMITS_WRITE,
         "Set the spend limit of a project",
         body=UpdateSpendLimit,
-        query=(),
         note="in cents, up to 90,000,000",
     )
     def post(self, request: ApiRequest, project_id: str, body: UpdateSpendLimit) -> objects.ProjectSpendLimit:
@@ -202,7 +199,7 @@ class SpendLimitView(ApiView, path="organization/projects/<project_id>/spend_lim
         services.set_budget(team=team, period=Period.MONTH, amount=amount, actor=request.principal.actor)
         return _public_spend_limit(team)
 
-    @Endpoint(AdminScope.LIMITS_WRITE, "Delete the spend limit of a project", query=())
+    @Endpoint(AdminScope.LIMITS_WRITE, "Delete the spend limit of a project")
     def delete(self, request: ApiRequest, project_id: str) -> objects.DeletedProjectSpendLimit:
         team = get_project(project_id)
         _public_spend_limit(team)
@@ -275,7 +272,6 @@ class SpendAlertsView(ApiView, path="organization/projects/<project_id>/spend_al
         AdminScope.LIMITS_WRITE,
         "Create the spend alert of a project",
         body=SetSpendAlert,
-        query=(),
         errors=(400, 401, 403, 404, 409, 413),
         note="one per project: the soft monthly budget of the team; recipients are users of the project",
     )
@@ -299,7 +295,7 @@ class SpendAlertsView(ApiView, path="organization/projects/<project_id>/spend_al
 class SpendAlertView(ApiView, path="organization/projects/<project_id>/spend_alerts/<alert_id>"):
     """The spend alert of a project."""
 
-    @Endpoint(AdminScope.LIMITS_READ, "Retrieve a spend alert of a project", query=())
+    @Endpoint(AdminScope.LIMITS_READ, "Retrieve a spend alert of a project")
     def get(self, request: ApiRequest, project_id: str, alert_id: str) -> objects.ProjectSpendAlert:
         team = get_project(project_id)
         return _public_alert(team, _find_alert(team, alert_id))
@@ -308,7 +304,6 @@ class SpendAlertView(ApiView, path="organization/projects/<project_id>/spend_ale
         AdminScope.LIMITS_WRITE,
         "Change a spend alert of a project",
         body=SetSpendAlert,
-        query=(),
         note="users who are not recipients are no longer notified of budgets of the project",
     )
     def post(
@@ -318,11 +313,7 @@ class SpendAlertView(ApiView, path="organization/projects/<project_id>/spend_ale
         _find_alert(team, alert_id)
         return _set_alert(request, team, body)
 
-    @Endpoint(
-        AdminScope.LIMITS_WRITE,
-        "Delete a spend alert of a project",
-        query=(),
-    )
+    @Endpoint(AdminScope.LIMITS_WRITE, "Delete a spend alert of a project")
     def delete(self, request: ApiRequest, project_id: str, alert_id: str) -> objects.DeletedProjectSpendAlert:
         team = get_project(project_id)
         _find_alert(team, alert_id)

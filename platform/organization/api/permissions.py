@@ -67,7 +67,7 @@ def _public_tools(team: Team) -> objects.ProjectHostedToolPermissions:
 class ModelPermissionsView(ApiView, path="organization/projects/<project_id>/model_permissions"):
     """The models that a project may use."""
 
-    @Endpoint(AdminScope.PROJECTS_READ, "Retrieve the model permissions of a project", query=())
+    @Endpoint(AdminScope.PROJECTS_READ, "Retrieve the model permissions of a project")
     def get(self, request: ApiRequest, project_id: str) -> objects.ProjectModelPermissions:
         return _public_models(get_project(project_id))
 
@@ -75,7 +75,6 @@ class ModelPermissionsView(ApiView, path="organization/projects/<project_id>/mod
         AdminScope.PROJECTS_WRITE,
         "Set the model permissions of a project",
         body=UpdateModelPermissions,
-        query=(),
         note="further restrict the models that routes make visible to the team; takes effect within two seconds",
     )
     def post(
@@ -87,7 +86,6 @@ class ModelPermissionsView(ApiView, path="organization/projects/<project_id>/mod
     @Endpoint(
         AdminScope.PROJECTS_WRITE,
         "Delete the model permissions of a project",
-        query=(),
         note="the project may use all models that are visible to the team",
     )
     def delete(self, request: ApiRequest, project_id: str) -> objects.DeletedProjectModelPermissions:
@@ -98,7 +96,7 @@ class ModelPermissionsView(ApiView, path="organization/projects/<project_id>/mod
 class HostedToolPermissionsView(ApiView, path="organization/projects/<project_id>/hosted_tool_permissions"):
     """The hosted tools that a project may use."""
 
-    @Endpoint(AdminScope.PROJECTS_READ, "Retrieve the hosted tool permissions of a project", query=())
+    @Endpoint(AdminScope.PROJECTS_READ, "Retrieve the hosted tool permissions of a project")
     def get(self, request: ApiRequest, project_id: str) -> objects.ProjectHostedToolPermissions:
         return _public_tools(get_project(project_id))
 
@@ -106,7 +104,6 @@ class HostedToolPermissionsView(ApiView, path="organization/projects/<project_id
         AdminScope.PROJECTS_WRITE,
         "Change the hosted tool permissions of a project",
         body=UpdateHostedTools,
-        query=(),
         note="`shell` is changed in the console",
     )
     def post(

@@ -134,7 +134,7 @@ class ProjectKeysView(ApiView, path="organization/projects/<project_id>/api_keys
 class ProjectKeyView(ApiView, path="organization/projects/<project_id>/api_keys/<api_key_id>"):
     """One API key of a project."""
 
-    @Endpoint(AdminScope.KEYS_READ, "Retrieve an API key", query=())
+    @Endpoint(AdminScope.KEYS_READ, "Retrieve an API key")
     def get(self, request: ApiRequest, project_id: str, api_key_id: str) -> objects.ProjectApiKey:
         return self._present(get_project(project_id), api_key_id)
 
@@ -142,7 +142,6 @@ class ProjectKeyView(ApiView, path="organization/projects/<project_id>/api_keys/
         AdminScope.KEYS_WRITE,
         "Change an API key",
         body=UpdateProjectKey,
-        query=(),
         errors=(400, 401, 403, 404, 409, 413),
         note="scopes of this server, or `api.all.read`",
     )
@@ -165,12 +164,7 @@ class ProjectKeyView(ApiView, path="organization/projects/<project_id>/api_keys/
                 raise Conflict("The API key has expired. Expired keys cannot be changed.") from error
         return self._present(team, api_key_id)
 
-    @Endpoint(
-        AdminScope.KEYS_WRITE,
-        "Delete an API key",
-        query=(),
-        note="revokes it; its usage and audit records are kept",
-    )
+    @Endpoint(AdminScope.KEYS_WRITE, "Delete an API key", note="revokes it; its usage and audit records are kept")
     def delete(self, request: ApiRequest, project_id: str, api_key_id: str) -> objects.DeletedProjectApiKey:
         team = get_project(project_id)
         with scope.team(team.pk):

@@ -61,7 +61,6 @@ class ProjectsView(ApiView, path="organization/projects"):
         AdminScope.PROJECTS_WRITE,
         "Create a project",
         body=CreateProject,
-        query=(),
         errors=(400, 401, 403, 409, 413),
         note="a team; its name must be unique",
     )
@@ -83,17 +82,11 @@ class ProjectsView(ApiView, path="organization/projects"):
 class ProjectView(ApiView, path="organization/projects/<project_id>"):
     """One project."""
 
-    @Endpoint(AdminScope.PROJECTS_READ, "Retrieve a project", query=())
+    @Endpoint(AdminScope.PROJECTS_READ, "Retrieve a project")
     def get(self, request: ApiRequest, project_id: str) -> objects.Project:
         return public_project(get_project(project_id))
 
-    @Endpoint(
-        AdminScope.PROJECTS_WRITE,
-        "Change a project",
-        body=UpdateProject,
-        query=(),
-        errors=(400, 401, 403, 404, 409, 413),
-    )
+    @Endpoint(AdminScope.PROJECTS_WRITE, "Change a project", body=UpdateProject, errors=(400, 401, 403, 404, 409, 413))
     def post(self, request: ApiRequest, project_id: str, body: UpdateProject) -> objects.Project:
         team = get_project(project_id)
         if body.name is not None:
@@ -110,7 +103,6 @@ class ArchiveProjectView(ApiView, path="organization/projects/<project_id>/archi
     @Endpoint(
         AdminScope.PROJECTS_WRITE,
         "Archive a project",
-        query=(),
         takes_no_body=True,
         note="suspends the team, whose keys are refused within two seconds; the console resumes it",
     )

@@ -76,7 +76,6 @@ class ServiceAccountsView(ApiView, path=_PATH):
         AdminScope.KEYS_WRITE,
         "Create a service account",
         body=CreateServiceAccount,
-        query=(),
         note="with an API key, unless `create_service_account_only` is true",
     )
     def post(self, request: ApiRequest, project_id: str, body: CreateServiceAccount) -> objects.ServiceAccountWithKey:
@@ -107,7 +106,7 @@ class ServiceAccountsView(ApiView, path=_PATH):
 class ServiceAccountView(ApiView, path=f"{_PATH}/<service_account_id>"):
     """One service account of a project."""
 
-    @Endpoint(AdminScope.KEYS_READ, "Retrieve a service account", query=())
+    @Endpoint(AdminScope.KEYS_READ, "Retrieve a service account")
     def get(self, request: ApiRequest, project_id: str, service_account_id: str) -> objects.ServiceAccount:
         return public_account(_find(project_id, service_account_id))
 
@@ -115,7 +114,6 @@ class ServiceAccountView(ApiView, path=f"{_PATH}/<service_account_id>"):
         AdminScope.KEYS_WRITE,
         "Change a service account",
         body=UpdateServiceAccount,
-        query=(),
         note="the only role is `member`: the scopes of its keys determine the permissions of a service account",
     )
     def post(
@@ -129,12 +127,7 @@ class ServiceAccountView(ApiView, path=f"{_PATH}/<service_account_id>"):
         )
         return public_account(changed)
 
-    @Endpoint(
-        AdminScope.KEYS_WRITE,
-        "Delete a service account",
-        query=(),
-        note="revokes its keys",
-    )
+    @Endpoint(AdminScope.KEYS_WRITE, "Delete a service account", note="revokes its keys")
     def delete(self, request: ApiRequest, project_id: str, service_account_id: str) -> objects.DeletedServiceAccount:
         account = _find(project_id, service_account_id)
         services.delete_service_account(account=account, actor=request.principal.actor)
@@ -148,7 +141,6 @@ class ServiceAccountKeysView(ApiView, path=f"{_PATH}/<service_account_id>/api_ke
         AdminScope.KEYS_WRITE,
         "Create an API key of a service account",
         body=CreateServiceAccountKey,
-        query=(),
         errors=(400, 401, 403, 404, 409, 413),
         note="only this answer contains the secret",
     )

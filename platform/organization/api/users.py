@@ -95,7 +95,7 @@ class UsersView(ApiView, path="organization/users"):
 class UserView(ApiView, path="organization/users/<user_id>"):
     """One user of the platform."""
 
-    @Endpoint(AdminScope.USERS_READ, "Retrieve a user", query=())
+    @Endpoint(AdminScope.USERS_READ, "Retrieve a user")
     def get(self, request: ApiRequest, user_id: str) -> objects.OrganizationUser:
         with scope.every_team():
             return public_user(get_user(user_id))
@@ -103,7 +103,6 @@ class UserView(ApiView, path="organization/users/<user_id>"):
     @Endpoint(
         AdminScope.USERS_WRITE,
         "Delete a user",
-        query=(),
         errors=(400, 401, 403, 404, 409),
         note="deactivates the account and removes it from all projects; not administrators",
     )
@@ -125,7 +124,6 @@ class ProjectUsersView(ApiView, path="organization/projects/<project_id>/users")
         AdminScope.USERS_WRITE,
         "Add a user to a project",
         body=AddProjectUser,
-        query=(),
         errors=(400, 401, 403, 404, 409, 413),
         note="by `user_id` or `email`; the role `auditor` is an extension",
     )
@@ -163,7 +161,7 @@ class ProjectUsersView(ApiView, path="organization/projects/<project_id>/users")
 class ProjectUserView(ApiView, path="organization/projects/<project_id>/users/<user_id>"):
     """One user of a project."""
 
-    @Endpoint(AdminScope.USERS_READ, "Retrieve a user of a project", query=())
+    @Endpoint(AdminScope.USERS_READ, "Retrieve a user of a project")
     def get(self, request: ApiRequest, project_id: str, user_id: str) -> objects.ProjectUser:
         return public_member(_find(project_id, user_id))
 
@@ -171,7 +169,6 @@ class ProjectUserView(ApiView, path="organization/projects/<project_id>/users/<u
         AdminScope.USERS_WRITE,
         "Change the role of a user in a project",
         body=UpdateProjectUser,
-        query=(),
         errors=(400, 401, 403, 404, 409, 413),
     )
     def post(self, request: ApiRequest, project_id: str, user_id: str, body: UpdateProjectUser) -> objects.ProjectUser:
@@ -188,12 +185,7 @@ class ProjectUserView(ApiView, path="organization/projects/<project_id>/users/<u
                 raise _last_owner(error) from error
         return public_member(member)
 
-    @Endpoint(
-        AdminScope.USERS_WRITE,
-        "Remove a user from a project",
-        query=(),
-        errors=(400, 401, 403, 404, 409),
-    )
+    @Endpoint(AdminScope.USERS_WRITE, "Remove a user from a project", errors=(400, 401, 403, 404, 409))
     def delete(self, request: ApiRequest, project_id: str, user_id: str) -> objects.DeletedProjectUser:
         try:
             members.remove_member(member=_find(project_id, user_id), actor=request.principal.actor)

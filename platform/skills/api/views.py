@@ -28,7 +28,6 @@ class SkillsView(ApiView, path="skills"):
         Scope.SKILLS_WRITE,
         "Create a skill",
         form=_NEW_SKILL,
-        query=(),
         errors=(400, 401, 403, 413),
         note="a directory as multipart `files[]`, or one zip; up to 500 files, 25 MiB a file and 50 MiB the zip",
     )
@@ -47,11 +46,11 @@ class SkillsView(ApiView, path="skills"):
 class SkillView(ApiView, path="skills/<str:skill_id>"):
     """One skill."""
 
-    @Endpoint(Scope.SKILLS_READ, "Retrieve a skill", query=())
+    @Endpoint(Scope.SKILLS_READ, "Retrieve a skill")
     def get(self, request: ApiRequest, skill_id: str) -> objects.Skill:
         return selectors.public_skill(_skill(request, skill_id))
 
-    @Endpoint(Scope.SKILLS_WRITE, "Update the default version of a skill", body=UpdateSkill, query=())
+    @Endpoint(Scope.SKILLS_WRITE, "Update the default version of a skill", body=UpdateSkill)
     def post(self, request: ApiRequest, skill_id: str, body: UpdateSkill) -> objects.Skill:
         changed = services.set_default_version(
             principal=request.principal,
@@ -60,12 +59,7 @@ class SkillView(ApiView, path="skills/<str:skill_id>"):
         )
         return selectors.public_skill(changed)
 
-    @Endpoint(
-        Scope.SKILLS_WRITE,
-        "Delete a skill",
-        query=(),
-        note="with all of its versions",
-    )
+    @Endpoint(Scope.SKILLS_WRITE, "Delete a skill", note="with all of its versions")
     def delete(self, request: ApiRequest, skill_id: str) -> objects.DeletedSkill:
         services.delete_skill(principal=request.principal, skill=_skill(request, skill_id))
         return {"id": skill_id, "object": "skill.deleted", "deleted": True}
@@ -77,7 +71,6 @@ class SkillContentView(ApiView, path="skills/<str:skill_id>/content"):
     @Endpoint(
         Scope.SKILLS_READ,
         "Retrieve the content of a skill",
-        query=(),
         returns="application/zip",
         note="the default version as a zip",
     )
@@ -92,7 +85,6 @@ class SkillVersionsView(ApiView, path="skills/<str:skill_id>/versions"):
         Scope.SKILLS_WRITE,
         "Create a skill version",
         form=_NEW_VERSION,
-        query=(),
         errors=(400, 401, 403, 404, 413),
         note="numbered from 1; the default version stays unless `default` is true",
     )
@@ -120,14 +112,13 @@ class SkillVersionsView(ApiView, path="skills/<str:skill_id>/versions"):
 class SkillVersionView(ApiView, path="skills/<str:skill_id>/versions/<str:version>"):
     """One version of a skill."""
 
-    @Endpoint(Scope.SKILLS_READ, "Retrieve a skill version", query=(), note="by its number, or `latest`")
+    @Endpoint(Scope.SKILLS_READ, "Retrieve a skill version", note="by its number, or `latest`")
     def get(self, request: ApiRequest, skill_id: str, version: str) -> objects.SkillVersion:
         return selectors.public_version(_version(request, skill_id, version))
 
     @Endpoint(
         Scope.SKILLS_WRITE,
         "Delete a skill version",
-        query=(),
         errors=(400, 401, 403, 404),
         note="not the default version while there are others; with its only version, the skill is deleted",
     )
@@ -146,7 +137,6 @@ class SkillVersionContentView(ApiView, path="skills/<str:skill_id>/versions/<str
     @Endpoint(
         Scope.SKILLS_READ,
         "Retrieve the content of a skill version",
-        query=(),
         returns="application/zip",
         note="a zip with one top-level folder",
     )

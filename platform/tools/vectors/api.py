@@ -37,7 +37,6 @@ class VectorStoresView(ApiView, path="vector_stores"):
         Scope.VECTOR_STORES_WRITE,
         "Create a vector store",
         body=CreateStore,
-        query=(),
         note="see [file search](../howto/file-search.md)",
     )
     def post(self, request: ApiRequest, body: CreateStore) -> objects.VectorStore:
@@ -54,22 +53,17 @@ class VectorStoresView(ApiView, path="vector_stores"):
 class VectorStoreView(ApiView, path="vector_stores/<vs:vector_store_id>"):
     """One vector store."""
 
-    @Endpoint(Scope.VECTOR_STORES_READ, "Retrieve a vector store", query=())
+    @Endpoint(Scope.VECTOR_STORES_READ, "Retrieve a vector store")
     def get(self, request: ApiRequest, vector_store_id: str) -> objects.VectorStore:
         with scope.team(request.principal.team_id):
             return public_store(selectors.get_store(principal=request.principal, store_id=vector_store_id))
 
-    @Endpoint(Scope.VECTOR_STORES_WRITE, "Update a vector store", body=UpdateStore, query=())
+    @Endpoint(Scope.VECTOR_STORES_WRITE, "Update a vector store", body=UpdateStore)
     def post(self, request: ApiRequest, vector_store_id: str, body: UpdateStore) -> objects.VectorStore:
         changed = services.update_store(principal=request.principal, store_id=vector_store_id, body=body)
         return public_store(changed)
 
-    @Endpoint(
-        Scope.VECTOR_STORES_DELETE,
-        "Delete a vector store",
-        query=(),
-        note="its files are kept",
-    )
+    @Endpoint(Scope.VECTOR_STORES_DELETE, "Delete a vector store", note="its files are kept")
     def delete(self, request: ApiRequest, vector_store_id: str) -> objects.DeletedVectorStore:
         services.delete_store(principal=request.principal, store_id=vector_store_id)
         return {"id": vector_store_id, "object": "vector_store.deleted", "deleted": True}
@@ -82,7 +76,6 @@ class SearchVectorStoreView(ApiView, path="vector_stores/<vs:vector_store_id>/se
         Scope.VECTOR_STORES_READ,
         "Search a vector store",
         body=SearchStore,
-        query=(),
         note="`rewrite_query: true` is rejected",
     )
     async def post(self, request: ApiRequest, vector_store_id: str, body: SearchStore) -> objects.VectorStoreResults:
@@ -127,7 +120,6 @@ class VectorStoreFilesView(ApiView, path="vector_stores/<vs:vector_store_id>/fil
         Scope.VECTOR_STORES_WRITE,
         "Create a vector store file",
         body=AttachFile,
-        query=(),
         note="a file that is already attached is processed again",
     )
     def post(self, request: ApiRequest, vector_store_id: str, body: AttachFile) -> objects.VectorStoreFile:
@@ -146,7 +138,7 @@ class VectorStoreFilesView(ApiView, path="vector_stores/<vs:vector_store_id>/fil
 class VectorStoreFileView(ApiView, path="vector_stores/<vs:vector_store_id>/files/<file:file_id>"):
     """One file of a vector store."""
 
-    @Endpoint(Scope.VECTOR_STORES_READ, "Retrieve a vector store file", query=())
+    @Endpoint(Scope.VECTOR_STORES_READ, "Retrieve a vector store file")
     def get(self, request: ApiRequest, vector_store_id: str, file_id: str) -> objects.VectorStoreFile:
         with scope.team(request.principal.team_id):
             entry = selectors.get_entry(principal=request.principal, store_id=vector_store_id, file_id=file_id)
@@ -156,7 +148,6 @@ class VectorStoreFileView(ApiView, path="vector_stores/<vs:vector_store_id>/file
         Scope.VECTOR_STORES_WRITE,
         "Update a vector store file",
         body=UpdateStoreFile,
-        query=(),
         note="replaces the attributes",
     )
     def post(
@@ -167,12 +158,7 @@ class VectorStoreFileView(ApiView, path="vector_stores/<vs:vector_store_id>/file
         )
         return public_entry(changed)
 
-    @Endpoint(
-        Scope.VECTOR_STORES_WRITE,
-        "Delete a vector store file",
-        query=(),
-        note="the file itself is kept",
-    )
+    @Endpoint(Scope.VECTOR_STORES_WRITE, "Delete a vector store file", note="the file itself is kept")
     def delete(self, request: ApiRequest, vector_store_id: str, file_id: str) -> objects.DeletedVectorStoreFile:
         services.detach_file(principal=request.principal, store_id=vector_store_id, file_id=file_id)
         return {"id": file_id, "object": "vector_store.file.deleted", "deleted": True}
@@ -184,7 +170,6 @@ class VectorStoreFileContentView(ApiView, path="vector_stores/<vs:vector_store_i
     @Endpoint(
         Scope.VECTOR_STORES_READ,
         "Retrieve the content of a vector store file",
-        query=(),
         note="the passages that the file was split into",
     )
     def get(self, request: ApiRequest, vector_store_id: str, file_id: str) -> objects.VectorStorePassages:
@@ -197,13 +182,7 @@ class VectorStoreFileContentView(ApiView, path="vector_stores/<vs:vector_store_i
 class VectorStoreBatchesView(ApiView, path="vector_stores/<vs:vector_store_id>/file_batches"):
     """File batches of a vector store."""
 
-    @Endpoint(
-        Scope.VECTOR_STORES_WRITE,
-        "Create a vector store file batch",
-        body=AttachFiles,
-        query=(),
-        note="up to 2,000 files",
-    )
+    @Endpoint(Scope.VECTOR_STORES_WRITE, "Create a vector store file batch", body=AttachFiles, note="up to 2,000 files")
     def post(self, request: ApiRequest, vector_store_id: str, body: AttachFiles) -> objects.VectorStoreBatch:
         created = services.attach_batch(
             principal=request.principal, store_id=vector_store_id, files=body.all_files(), request_id=request.request_id
@@ -214,7 +193,7 @@ class VectorStoreBatchesView(ApiView, path="vector_stores/<vs:vector_store_id>/f
 class VectorStoreBatchView(ApiView, path="vector_stores/<vs:vector_store_id>/file_batches/<vsfb:batch_id>"):
     """One file batch of a vector store."""
 
-    @Endpoint(Scope.VECTOR_STORES_READ, "Retrieve a vector store file batch", query=())
+    @Endpoint(Scope.VECTOR_STORES_READ, "Retrieve a vector store file batch")
     def get(self, request: ApiRequest, vector_store_id: str, batch_id: str) -> objects.VectorStoreBatch:
         with scope.team(request.principal.team_id):
             batch = selectors.get_batch(principal=request.principal, store_id=vector_store_id, batch_id=batch_id)
@@ -226,7 +205,7 @@ class CancelVectorStoreBatchView(
 ):
     """Cancellation of a file batch."""
 
-    @Endpoint(Scope.VECTOR_STORES_WRITE, "Cancel a vector store file batch", takes_no_body=True, query=())
+    @Endpoint(Scope.VECTOR_STORES_WRITE, "Cancel a vector store file batch", takes_no_body=True)
     def post(self, request: ApiRequest, vector_store_id: str, batch_id: str) -> objects.VectorStoreBatch:
         batch = services.cancel_batch(principal=request.principal, store_id=vector_store_id, batch_id=batch_id)
         return public_batch(batch)
