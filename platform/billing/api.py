@@ -31,7 +31,11 @@ _GROUP_SCHEMAS: dict[str, Schema] = {"batch": {"type": ["boolean", "null"]}}
 def _page_of(kind: UsageKind, figures: dict[str, Schema]) -> ApiObject:
     name = "".join(part.capitalize() for part in kind.name.split("_"))
     groups = {group: _GROUP_SCHEMAS.get(group, NULLABLE_STRING) for group in kind.groups}
-    result = ApiObject.of(f"Usage{name}Result", {"object": {"const": kind.result}, **figures, **groups})
+    result = ApiObject.of(
+        f"Usage{name}Result",
+        {"object": {"const": kind.result}, **figures, **groups},
+        description="The usage of one group in a time bucket.",
+    )
     bucket = ApiObject.of(
         f"Usage{name}Bucket",
         {
@@ -40,15 +44,21 @@ def _page_of(kind: UsageKind, figures: dict[str, Schema]) -> ApiObject:
             "end_time": UNIX_TIME,
             "results": {"type": "array", "items": result},
         },
+        description="The usage of one time bucket.",
     )
     return ApiObject.of(
         f"Usage{name}Page",
         {
             "object": {"const": "page"},
-            "data": {"type": "array", "items": bucket},
+            "data": {
+                "type": "array",
+                "items": bucket,
+                "description": "The buckets of the page, empty ones included.",
+            },
             "has_more": BOOLEAN,
             "next_page": NULLABLE_STRING,
         },
+        description="A page of time buckets.",
     )
 
 

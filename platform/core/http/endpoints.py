@@ -75,10 +75,13 @@ class ApiObject:
     schema: Schema | Callable[[], Schema]
 
     @classmethod
-    def of(cls, name: str, properties: Schema, *, required: Sequence[str] | None = None) -> "ApiObject":
+    def of(
+        cls, name: str, properties: Schema, *, required: Sequence[str] | None = None, description: str = ""
+    ) -> "ApiObject":
         """Return an object with these properties, all of which are required by default."""
         required = list(properties) if required is None else list(required)
-        return cls(name, {"type": "object", "properties": properties, "required": required})
+        schema = {"type": "object", "properties": properties, "required": required}
+        return cls(name, {**schema, "description": description} if description else schema)
 
 
 @dataclass(frozen=True, slots=True)

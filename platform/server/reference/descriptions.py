@@ -1241,32 +1241,10 @@ OBJECTS: dict[str, dict[str, str]] = {
         "response_format": "Whether images are returned as URLs or in base64, for models with this choice.",
         "stream": "Not supported here: use the tool `image_generation`.",
     },
-}
-
-for _kind in (
-    "Completions",
-    "Embeddings",
-    "Moderations",
-    "Images",
-    "AudioSpeeches",
-    "AudioTranscriptions",
-    "VectorStores",
-    "CodeInterpreterSessions",
-    "FileSearchCalls",
-    "WebSearchCalls",
-    "Costs",
-):
-    OBJECTS[f"Usage{_kind}Page"] = {
-        "": "A page of time buckets.",
-        "data": "The buckets of the page, empty ones included.",
-    }
-    OBJECTS[f"Usage{_kind}Bucket"] = {"": "The usage of one time bucket."}
-    OBJECTS[f"Usage{_kind}Result"] = {"": "The usage of one group in a time bucket."}
-OBJECTS["UsageCompletionsResult"] |= {
-    "batch": "Whether the requests were lines of batches; null unless grouped by it.",
-    "service_tier": "Tier that the model's server reported; null unless grouped by it.",
-}
-OBJECTS |= {
+    "UsageCompletionsResult": {
+        "batch": "Whether the requests were lines of batches; null unless grouped by it.",
+        "service_tier": "Tier that the model's server reported; null unless grouped by it.",
+    },
     "Me": {
         "key": "The key, without its secret.",
         "team": "The team of the key; null for an admin key.",
