@@ -1,0 +1,127 @@
+"""Settings of teams: connectors, search engines, default models, prices of tools and guardrails."""
+
+from dataclasses import dataclass, field
+
+from django.conf import settings
+from django.db.models import Q
+
+from tenants import models, scope
+from tenants.directory.cache import CachedLookup
+from tenants.directory.routes import visible_to
+from tenants.models import (
+    Connector,
+    Guardrail,
+    SearchEngine,
+    SearchKind,
+    Team,
+    UnknownUsage,
+)
+from tenants.prices import PriceList
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServer:
+    """Address and credentials of a connector, which are the operator's secrets."""
+
+    url: str = field(repr=False)
+    authorization: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchEngineSettings:
+    """Search engine of a team, with the operator's secrets. An empty `base_url` means the public service."""
+
+    kind: str
+    base_url: str = field(default="", repr=False)
+    api_key: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardrailSettings:
+    """Guardrail of a team. An empty checker checks nothing. Address and secret of the hook are the team's secrets."""
+
+    input_checker: str
+    input_action: str
+    output_checker: str
+    output_action: str
+    model: str
+    hook_url: str = field(repr=False)
+    hook_secret: str = field(repr=False)
+    fails_open: bool
+
+
+@CachedLookup
+def connector(team_id: str, name: str) -> McpServer | None:
+    """Return the MCP server of a `connector_id`, or None if the team has no connector of that name."""
+    # Not `scope.team`: row-level security would hide the rows that restrict an object to other teams.
+    with scope.every_team():
+        found = Connector.objects.filter(visible_to(team_id), name=name, enabled=True).first()
+    return McpServer(url=found.url, authorization=found.authorization) if found else None
+
+
+@CachedLookup
+def search_engine(team_id: str) -> SearchEngineSettings | None:
+    """Return the search engine of a team, or None."""
+    # Not `scope.team`: row-level security would hide the rows that restrict an object to other teams.
+    with scope.every_team():
+        found = SearchEngine.objects.filter(visible_to(team_id), enabled=True).annotate(for_team=Q(teams=team_id))
+        # The team's own engine before shared ones; the server's configuration is the last resort.
+        best = max(found.order_by("-created_at"), key=lambda engine: bool(engine.for_team), default=None)
+    if best is not None:
+        return SearchEngineSettings(kind=best.kind, base_url=best.base_url, api_key=best.api_key)
+    if settings.SEARXNG_URL:
+        return SearchEngineSettings(kind=SearchKind.SEARXNG.value, base_url=settings.SEARXNG_URL)
+    return None
+
+
+@CachedLookup
+def image_model(team_id: str) -> str:
+    """Return the team's default image model, else that of the server's configuration, else an empty string."""
+    with scope.every_team():
+        own = Team.objects.values_list("image_model", flat=True).filter(pk=team_id).first()
+    return own or settings.IMAGE_MODEL
+
+
+@CachedLookup
+def summary_model(team_id: str) -> str:
+    """Return the team's model for summaries of reasoning, else that of the server, else an empty string."""
+    with scope.every_team():
+        own = Team.objects.values_list("summary_model", flat=True).filter(pk=team_id).first()
+    return own or settings.REASONING_SUMMARY_MODEL
+
+
+@CachedLookup
+def bills_estimates(team_id: str) -> bool:
+    """Return whether a team is billed for calls whose usage is unknown, by the estimate."""
+    with scope.team(team_id):
+        policy = Team.objects.values_list("unknown_usage", flat=True).filter(pk=team_id).first()
+    return policy != UnknownUsage.FREE
+
+
+@CachedLookup
+def tool_prices() -> PriceList:
+    """Return the prices of the platform's hosted tools, which apply where a model has none of its own."""
+    return PriceList(row.entry() for row in models.Price.objects.filter(model=None).order_by("pk"))
+
+
+@CachedLookup
+def guardrails(team_id: str) -> GuardrailSettings | None:
+    """Return the guardrail of a team, or None."""
+    with scope.every_team():
+        found = Guardrail.objects.filter(pk=team_id).first()
+    return guardrail_settings(found)
+
+
+def guardrail_settings(found: Guardrail | None) -> GuardrailSettings | None:
+    if found is None:
+        return None
+    return GuardrailSettings(
+        input_checker=found.input_checker,
+        input_action=found.input_action,
+        output_checker=found.output_checker,
+        output_action=found.output_action,
+        model=found.model,
+        hook_url=found.hook_url,
+        hook_secret=found.hook_secret,
+        fails_open=found.fails_open,
+    )
