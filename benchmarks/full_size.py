@@ -18,7 +18,7 @@ CHECKS: Mapping[str, Sequence[str]] = {
         "tests/admin/test_admin_crawl.py",
         "tests/browser/test_every_page.py",
         "tests/browser/test_layout.py",
-        "tests/api/test_malformed_ids.py",
+        "tests/api/server/test_malformed_ids.py",
     ),
     "races": ("tests/faults/test_cancel_races.py", "tests/faults/test_file_removal_races.py"),
     "seeding": ("tests/admin/test_seed_demo.py",),
@@ -26,7 +26,7 @@ CHECKS: Mapping[str, Sequence[str]] = {
     "combinations": ("tests", "-m", "combination"),
     "daphne": ("tests/api", "tests/contract", "tests/faults", "-k", "daphne"),
     "histories": (
-        "tests/api/test_conversations_history.py",
+        "tests/api/conversations/test_conversations_history.py",
         "tests/storage/test_conversations_model.py",
         "tests/storage/test_rollups.py::test_query_results_equal_sums_over_the_rows",
     ),

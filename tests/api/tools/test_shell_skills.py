@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.api.test_hosted_shell import ask, commands
-from tests.api.test_skills import create
+from tests.api.skills.test_skills import create
+from tests.api.tools.test_hosted_shell import ask, commands
 from tests.support.api import Api, ok
 from tests.support.background import ended
 from tests.support.sandboxes import Sandbox, fault

@@ -6,7 +6,7 @@ from openai import OpenAI
 from skills import services
 from skills.models import SkillVersion
 from tenants import scope
-from tests.api.test_skills import create
+from tests.api.skills.test_skills import create
 from tests.support.api import Api, error, ok
 from tests.support.skills import skill_files, unzipped
 

@@ -7,7 +7,7 @@ import pytest
 
 from containers.models import Container
 from tenants import scope
-from tests.api.test_hosted_shell import ask, commands
+from tests.api.tools.test_hosted_shell import ask, commands
 from tests.support.api import Api, ok
 from tests.support.file_server import FileServer
 from tests.support.sandboxes import Sandbox, fault
