@@ -141,7 +141,7 @@ def test_the_lost_call_of_every_killed_process_is_recorded_once(
 
 
 @pytest.mark.nightly
-def test_a_process_killed_during_a_tool_call_loses_no_model_call(
+def test_a_kill_during_a_tool_call_records_no_lost_model_call(
     reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
 ) -> None:
     doomed = make_worker(**BRIEF)

@@ -94,7 +94,7 @@ async def test_a_partial_call_without_a_known_finish_reason_is_not_a_success(rea
 
 
 @pytest.mark.parametrize("word", ["null", "None", "FINISH_REASON_UNSPECIFIED"])
-async def test_a_partial_call_after_a_word_for_null_is_not_a_success(word: str) -> None:
+async def test_a_partial_call_with_a_null_like_finish_reason_is_not_a_success(word: str) -> None:
     played = await play([chunk(content="Hel", finish=word), call('{"a')])
     assert (played.end.ending.status, statuses(played)) == ("failed", ["completed", "incomplete"])
 

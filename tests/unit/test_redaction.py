@@ -26,7 +26,7 @@ def test_secrets_are_removed(document: Any) -> None:
         assert REDACTED in str(clean(document))
 
 
-def test_values_that_only_have_the_name_of_a_secret_are_kept() -> None:
+def test_values_that_are_not_secrets_are_kept_despite_the_name_of_their_key() -> None:
     schema = {
         "properties": {"password": {"type": "string"}, "authorization": {"type": "object"}},
         "required": ["secret"],

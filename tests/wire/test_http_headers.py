@@ -130,7 +130,7 @@ def test_paths_of_streams_refuse_other_methods(api: Api, method: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/docs", "/admin/", "/account/login/"])
-def test_a_wrong_host_is_one_line_in_the_log(web: WebProcess, http: httpx2.Client, path: str) -> None:
+def test_a_wrong_host_is_logged_in_one_line(web: WebProcess, http: httpx2.Client, path: str) -> None:
     written = web.written
     assert http.get(web.url + path, headers={"Host": "wrong.test"}).status_code == 400
     lines = eventually(lambda: [one for one in web.output(since=written).splitlines() if "wrong.test" in one])
