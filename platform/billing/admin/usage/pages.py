@@ -33,6 +33,7 @@ from billing.admin.usage.query import (
     VIEWS,
     ZONE_COOKIE,
     MetricKind,
+    ReportQuery,
     UsageQuery,
     parse_query,
     zones,
@@ -193,7 +194,7 @@ def _pivot_csv(query: PivotQuery, found: Pivot) -> HttpResponse:
     return csv_file(name, lines)
 
 
-def _choices(viewer: Viewer, query: UsageQuery | PivotQuery) -> dict[str, Any]:
+def _choices(viewer: Viewer, query: ReportQuery) -> dict[str, Any]:
     def with_chosen(choices: list[tuple[str, str]], chosen: str) -> list[tuple[str, str]]:
         # An active filter must stay visible even if its value is beyond the limit or was deleted.
         return choices if not chosen or chosen in dict(choices) else [*choices, (chosen, chosen)]
@@ -290,7 +291,7 @@ def _csv(query: UsageQuery, report: UsageReport) -> HttpResponse:
     return csv_file(name, lines)
 
 
-def _shown(query: UsageQuery | PivotQuery, value: float | None, *, unpriced: int = 0) -> str:
+def _shown(query: ReportQuery, value: float | None, *, unpriced: int = 0) -> str:
     if value is None:
         return NO_PRICE if query.metric.name == "cost" else "–"
     shown = query.metric.format_value(value)

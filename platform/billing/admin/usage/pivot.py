@@ -5,17 +5,15 @@ which the newest `MAX_ROWS` are read at most.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from django.db import connection
 from django.http import QueryDict
-from django.utils.http import urlencode
 
 from billing.admin.usage.aggregate import add_sums, names_of, tool_name
-from billing.admin.usage.query import FILTERS, METRICS, RANGES, Metric, MetricKind, parse_range, parse_zone
+from billing.admin.usage.query import FILTERS, METRICS, Metric, MetricKind, ReportQuery, parse_filters, parse_span
 from responses.rollups import queries
 from responses.rollups.queries import RollupQuery
 from responses.rollups.sources import CALLS, RESPONSES, RollupSource
@@ -78,33 +76,21 @@ PRESETS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PivotQuery:
+class PivotQuery(ReportQuery):
     """Query of the pivot page, parsed from the URL. `source` is None if the responses themselves are counted.
 
     `tag` is the key of the metadata whose values the axis "tag" shows.
     """
 
-    metric: Metric
     rows: Axis
     columns: Axis
     source: RollupSource | None
     tag: str
-    range: str
-    zone: ZoneInfo
-    since: datetime
-    until: datetime
-    filters: Mapping[str, str]
-    notes: tuple[str, ...] = ()
-    parameters: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def axes(self) -> tuple[Axis, Axis]:
         """Return both sides."""
         return self.rows, self.columns
-
-    def url(self, **changes: str) -> str:
-        """Return the URL of the same page with changed parameters."""
-        return "?" + urlencode({name: value for name, value in {**self.parameters, **changes}.items() if value})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,8 +134,7 @@ def parse_pivot(query: QueryDict, *, current_time: datetime, zone: str = "") -> 
     tag = query.get("tag", "").replace("\0", "").strip()[:_MAX_TAG]
     if "tag" in names and not tag:
         notes.append("Enter the key of the metadata whose values are the tags.")
-    given = {name: query.get(name, "").replace("\0", "").strip()[:200] for name in FILTERS}
-    filters = {name: value for name, value in given.items() if value}
+    filters = parse_filters(query)
     source = _source(metric, names)
     if metric.name == "calls" and source is not CALLS:
         notes.append("Model calls cannot be divided like this. Showing responses instead.")
@@ -157,9 +142,9 @@ def parse_pivot(query: QueryDict, *, current_time: datetime, zone: str = "") -> 
         source = _source(metric, names)
     if metric.name in ("cost", "tokens_in", "tokens_cached", "tokens_out") and source is not CALLS:
         notes.append("Counts responses only, without other endpoints such as chat completions.")
-    local = parse_zone(query.get("tz") or zone, notes)
-    span = query.get("range", "") if query.get("range") in RANGES else "this_month"
-    since, until = parse_range(span, query, current_time, local, notes)
+    span, local, since, until = parse_span(
+        query, current_time=current_time, zone=zone, default="this_month", notes=notes
+    )
     parameters = {"metric": metric.name, "rows": rows.name, "columns": columns.name, "tag": tag, "range": span}
     if span == "custom":
         parameters |= {"since": query.get("since", ""), "until": query.get("until", "")}
@@ -264,7 +249,7 @@ def _summed(query: PivotQuery, teams: Sequence[str] | None) -> _Cells | None:
             measures=[*dict.fromkeys(_measures(query.metric, source))],
             by=[axis.column for axis in query.axes],
             teams=teams,
-            only={FILTERS[name]: [value] for name, value in query.filters.items()},
+            only=query.only,
         )
     )
     return {(row.key[0], row.key[1]): row.values for row in rows}

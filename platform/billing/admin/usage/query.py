@@ -168,18 +168,14 @@ _HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UsageQuery:
-    """Query of the usage page.
+class ReportQuery:
+    """Query of the usage page or of its pivot.
 
     `since` and `until` are whole hours (UTC) or starts of days of the zone. `filters` maps the names in `FILTERS` to
     values. `parameters` is the query string that leads to the same page.
     """
 
     metric: Metric
-    group: Grouping
-    source: RollupSource
-    bucket: str
-    view: str
     range: str
     zone: ZoneInfo
     since: datetime
@@ -193,14 +189,24 @@ class UsageQuery:
         """Return the filters by dimension."""
         return {FILTERS[name]: [value] for name, value in self.filters.items()}
 
+    def url(self, **changes: str) -> str:
+        """Return the URL of the same page with changed parameters."""
+        return "?" + urlencode({name: value for name, value in {**self.parameters, **changes}.items() if value})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageQuery(ReportQuery):
+    """Query of the usage page."""
+
+    group: Grouping
+    source: RollupSource
+    bucket: str
+    view: str
+
     @property
     def dimensions(self) -> tuple[str, ...]:
         """Return the dimensions of the grouping in the chosen source."""
         return self.group.dimensions[self.source.name]
-
-    def url(self, **changes: str) -> str:
-        """Return the URL of the same page with changed parameters."""
-        return "?" + urlencode({name: value for name, value in {**self.parameters, **changes}.items() if value})
 
 
 def parse_query(query: QueryDict, *, current_time: datetime, zone: str = "") -> UsageQuery:
@@ -211,13 +217,9 @@ def parse_query(query: QueryDict, *, current_time: datetime, zone: str = "") -> 
     # Links to a metric show its total. The bare page starts with requests by status.
     if "metric" in query and "group" not in query:
         group = GROUPS["none"]
-    given = {name: query.get(name, "").replace("\0", "").strip()[:200] for name in FILTERS}
-    filters = {name: value for name, value in given.items() if value}
-    metric, group, filters = _answerable(metric, group, filters, notes)
+    metric, group, filters = _answerable(metric, group, parse_filters(query), notes)
     source = source_for(metric, group, filters) or SOURCES[next(iter(metric.columns))]
-    local = parse_zone(query.get("tz") or zone, notes)
-    span = query.get("range", "") if query.get("range") in RANGES else "7d"
-    since, until = parse_range(span, query, current_time, local, notes)
+    span, local, since, until = parse_span(query, current_time=current_time, zone=zone, default="7d", notes=notes)
     bucket, length = query.get("bucket", ""), until - since
     if bucket not in BUCKETS:
         bucket = "hour" if length <= timedelta(days=2) else "day" if length <= timedelta(days=120) else "week"
@@ -243,6 +245,12 @@ def parse_query(query: QueryDict, *, current_time: datetime, zone: str = "") -> 
         notes=tuple(notes),
         parameters={**parameters, "tz": local.key},
     )
+
+
+def parse_filters(query: QueryDict) -> dict[str, str]:
+    """Return the values of the filters that are set."""
+    given = {name: query.get(name, "").replace("\0", "").strip()[:200] for name in FILTERS}
+    return {name: value for name, value in given.items() if value}
 
 
 @lru_cache(maxsize=1)
@@ -273,7 +281,17 @@ def _answerable(
     return metric, GROUPS["none"], filters
 
 
-def parse_zone(name: str, notes: list[str]) -> ZoneInfo:
+def parse_span(
+    query: QueryDict, *, current_time: datetime, zone: str, default: str, notes: list[str]
+) -> tuple[str, ZoneInfo, datetime, datetime]:
+    """Return the name of the range of a query, the time zone, and the first and the last moment."""
+    local = _zone(query.get("tz") or zone, notes)
+    name = query.get("range", "") if query.get("range") in RANGES else default
+    since, until = _range(name, query, current_time, local, notes)
+    return name, local, since, until
+
+
+def _zone(name: str, notes: list[str]) -> ZoneInfo:
     """Return a time zone by its name; an unknown one adds a note."""
     if name and name not in available_timezones():
         notes.append("Unknown time zone. Showing times in UTC.")
@@ -281,7 +299,7 @@ def parse_zone(name: str, notes: list[str]) -> ZoneInfo:
     return ZoneInfo(name or "UTC")
 
 
-def parse_range(
+def _range(
     span: str, query: QueryDict, current_time: datetime, zone: ZoneInfo, notes: list[str]
 ) -> tuple[datetime, datetime]:
     """Return the first and the last moment of one of `RANGES`."""
