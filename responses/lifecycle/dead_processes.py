@@ -52,6 +52,8 @@ def release(names: Collection[str]) -> int:
             "processes have died; their leases were ended", extra={"processes": [*names], "leases": released}
         )
         work_queue.wake(Dispatcher.kind)
-        open_calls.record_lost_calls()
-        sweeper.sweep_dead_runs()
+    # Also if another process has ended the leases: while this one waited for it, it held locks on the same rows, which
+    # the sweep of the other process has skipped.
+    open_calls.record_lost_calls()
+    sweeper.sweep_dead_runs()
     return released

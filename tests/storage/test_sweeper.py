@@ -1,10 +1,11 @@
 """The sweeper: dead runs end with their stored output, and expired logs are dropped."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from django.test import override_settings
 from conversations.models import Item, Placement, Section
 from core.clock import now, shared, uptime
 from engine.steps import Step
-from responses.lifecycle import sweeper
+from responses.lifecycle import dead_processes, sweeper
 from responses.models import EventBatch, Response, Status
 from responses.runs import store
 from responses.runs.store import Change, LeaseGuard, LeaseLost
@@ -25,6 +26,7 @@ from tests.support.chunks import calls, chunk
 from tests.support.scripted import Piece, ScriptedModel, ScriptedTools
 from tests.support.stored_runs import Begun, begin, body_of, log_of, response_of
 from tests.support.streams import assert_well_formed, types
+from tests.support.waiting import eventually
 
 LONG_AGO = timedelta(minutes=5)
 
@@ -138,17 +140,38 @@ def test_concurrent_sweepers_end_each_run_once(database: None, caller: Caller) -
     sweeper.sweep_dead_runs()
     dead = [a_dead_run(caller) for _ in range(6)]
     with ThreadPoolExecutor(3) as sweepers:
-        swept = list(sweepers.map(lambda _: sweep_in_a_thread(), range(3)))
+        swept = list(sweepers.map(lambda _: in_a_thread(sweeper.sweep_dead_runs), range(3)))
     assert sum(swept) >= len(dead)
     assert {types(log_of(begun)).count("response.failed") for begun in dead} == {1}
 
 
-def sweep_in_a_thread() -> int:
-    """Sweep and close the connection of the thread."""
+def in_a_thread(work: Callable[[], int]) -> int:
+    """Call a function and close the connection of the thread."""
     try:
-        return sweeper.sweep_dead_runs()
+        return work()
     finally:
         connection.close()
+
+
+def test_each_process_that_misses_a_dead_one_sweeps(database: None, caller: Caller) -> None:
+    """The row that one of them has updated is locked by the next one, and the sweep of the first skips locked rows."""
+    begun = begin(caller)
+    with scope.team(caller.team.pk):
+        Response.objects.filter(pk=begun.who.response_id).update(lease_owner="web:1:deadbeef")
+    with ThreadPoolExecutor(1) as threads:
+        with scope.team(caller.team.pk):
+            expire_lease(begun)
+            late = threads.submit(in_a_thread, partial(dead_processes.release, ["deadbeef"]))
+            eventually(is_blocking)
+        late.result()
+    assert response_of(begun).status == Status.FAILED
+
+
+def is_blocking() -> bool:
+    """Return whether another session waits for a lock of this one."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT EXISTS (SELECT FROM pg_locks WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid)))")
+        return bool(cursor.fetchone()[0])
 
 
 def test_a_swept_run_that_still_executes_writes_nothing(database: None, caller: Caller) -> None:
