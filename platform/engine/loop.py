@@ -168,16 +168,6 @@ class Run:
         """Number of the next turn."""
         return self._state.turn
 
-    def count_lost(self, lost: TurnRecord) -> None:
-        """Add the usage of a call that was lost with another process, and that this process repeats, to the run."""
-        self._state.usage += lost.total_usage
-        self._state.lost_tokens += lost.total_usage.output_tokens
-
-    @property
-    def returned_calls(self) -> list[str]:
-        """Ids of the hosted calls that have returned and have no item yet."""
-        return [pending.call.call_id for pending in self._state.pending if pending.result is not None]
-
     @property
     def is_idle(self) -> bool:
         """True when another process can continue the run without repeating a model call or a tool call."""

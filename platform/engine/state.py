@@ -185,6 +185,16 @@ class RunState:
         """Usage of the run once it has ended. None if it is not known yet, or if no model was called."""
         return self.usage if not self.has_open_call and (self.turn or self.usage.has_tokens) else None
 
+    def count_lost(self, usage: Usage) -> None:
+        """Add the usage of a call that was lost with its process, and that another process repeats."""
+        self.usage += usage
+        self.lost_tokens += usage.output_tokens
+
+    @property
+    def returned_calls(self) -> list[str]:
+        """Ids of the hosted calls that have returned and have no item yet."""
+        return [pending.call.call_id for pending in self.pending if pending.result is not None]
+
     @property
     def next_output_index(self) -> int:
         """Output index of the next item. Fragments keep their index."""

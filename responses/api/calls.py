@@ -16,6 +16,7 @@ from limits import Demand
 from limits.throttle import add_headers
 from responses.api.requests import Replay, info_of, warning_headers
 from responses.lifecycle import create
+from responses.lifecycle.resolve import NewRequest
 from responses.models import Mode
 from responses.runs import follow
 from responses.runs.reservations import CallReservation
@@ -92,11 +93,11 @@ class ResponseCall(RunCall):
 
     @override
     async def answer(self, principal: Principal, body: CreateResponse) -> Response:  # type: ignore[override]
-        request = info_of(self.scope)
+        request = NewRequest(principal=principal, body=body, info=info_of(self.scope), mode=Mode.JSON)
         if body.background:
-            queued = await create.queue_response(principal=principal, body=body, request=request, mode=Mode.JSON)
+            queued = await create.queue_response(request)
             return Response(queued.body, headers=warning_headers(queued.warnings))
-        self.run = await create.create_response(principal=principal, body=body, request=request, mode=Mode.JSON)
+        self.run = await create.create_response(request)
         end = await self.run.finished()
         # The response of a failed run is stored like any other, but OpenAI reports the failure as an HTTP error here.
         if end.ending.status == "failed":
@@ -107,15 +108,14 @@ class ResponseCall(RunCall):
 
     @override
     async def open(self, principal: Principal, body: CreateResponse) -> AsyncIterator[bytes]:  # type: ignore[override]
-        request = info_of(self.scope)
+        request = NewRequest(principal=principal, body=body, info=info_of(self.scope), mode=Mode.STREAM)
         if body.background:
             # A worker executes it; this process streams the event log that the worker writes.
             await self.reserve(principal)
-            queued = await create.queue_response(principal=principal, body=body, request=request, mode=Mode.STREAM)
+            queued = await create.queue_response(request)
             self.headers |= warning_headers(queued.warnings)
             return follow.follow_new(principal=principal, response_id=queued.body["id"], opening=queued.opening)
-        run = await create.create_response(principal=principal, body=body, request=request, mode=Mode.STREAM)
-        return await self.frames_of(run)
+        return await self.frames_of(await create.create_response(request))
 
     @override
     def error_frame(self, error: ApiError) -> bytes:

@@ -62,6 +62,7 @@ from responses.api.requests import info_of, warning_headers
 from responses.api.socket_streams import QueuedRequest, SocketStream, SocketStreams, pop_stream_id
 from responses.lifecycle import create
 from responses.lifecycle.create import StartedRun
+from responses.lifecycle.resolve import NewRequest
 from responses.models import Mode
 from responses.runs.reservations import CallReservation
 from responses.schema import CreateResponse, parse_create
@@ -272,13 +273,15 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
                 principal = await self._authenticate()
                 await admission.turn(team_id=principal.team_id, weight=principal.weight, authorization=authorization)
                 body = await off_loop(partial(parse_message, request.values))
-                started = await create.start_response(
+                new = NewRequest(
                     principal=principal,
                     body=body,
                     mode=Mode.STREAM,
-                    request=info_of(self.scope),
+                    info=info_of(self.scope),
                     previous=self._streams.recall(body.previous_response_id),
+                    on_socket=True,
                 )
+                started = await create.start_response(new)
                 # The run no longer needs the parameters.
                 request.release()
                 stream.running = started.run.identity.response_id

@@ -12,13 +12,12 @@ from conversations.models import Placement, Section
 from core.clock import now
 from core.work.leases import Claim, lease_until
 from engine.calls.outcomes import ToolResult
-from engine.calls.toolbox import CallBudget, Toolbox
+from engine.calls.toolbox import Toolbox
 from engine.compaction.items import from_latest_compaction
 from engine.events.fold import Fold, read_frames
 from engine.events.response_body import Ending, opening
 from engine.events.types import Body
 from engine.loop import Run
-from engine.moderation import OutputCheck
 from engine.state import (
     ContextInsertion,
     DiscardedTurn,
@@ -30,9 +29,9 @@ from engine.state import (
     output_images,
 )
 from engine.steps import TurnRecord
-from engine.turn import Call, Finish, LanguageModel, TurnRequest, TurnStream, Usage
-from limits import Grant
-from responses.models import EventBatch, Mode, Response, Status, ToolCall, Turn
+from engine.turn import Call, Finish, Usage
+from responses.lifecycle.run_factory import RunFactory
+from responses.models import EventBatch, Response, Status, ToolCall, Turn
 from responses.requests import parameters
 from responses.requests.attachments import TeamAttachments
 from responses.requests.context import RequestContext, load_history
@@ -44,186 +43,226 @@ from responses.runs.identity import RunIdentity
 from responses.runs.open_calls import added_usage, open_row, turn_id
 from responses.runs.recorder import PRICE_KEYS, Recorder, RecorderState
 from responses.runs.reservations import (
-    RunReservation,
+    charge_reserved,
     deletions,
-    hold,
     is_for,
     is_of_tool,
     price_key_of,
-    settle_after_commit,
-    taken,
+    settle_on_commit,
+    stored_grants,
 )
 from responses.runs.rows import Row
+from responses.runs.runner import AssembledRun
 from responses.runs.store import Change, LeaseGuard
 from responses.tools import registry
 from tenants import scope
 from tenants.models import UsageRecord
-from tenants.prices import PriceList
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResumedRun:
-    """A run that was loaded from the database, ready to be executed or ended."""
+class Losses:
+    """The calls that a run has lost with its previous process, and that process's reservations.
 
-    run: Run
-    recorder: Recorder
+    `turn` is the lost model call, with an estimate of its usage; `call_records` are the usage records of hosted calls.
+    For a run that waits in the queue, `grants` is its place there.
+    """
+
+    turn: TurnRecord | None = None
+    call_records: Sequence[Row] = ()
+    grants: Sequence[Grant] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRun:
+    """A run as of its last committed step. This process can end it, or settle its losses and build it to continue.
+
+    `open_turn` is the row of the executing process's open model call, which that process records once it notices that
+    it has lost the run.
+    """
+
+    response: Response
     identity: RunIdentity
-    lost: TurnRecord | None = None
-    """The model call that was lost with the previous process; estimated."""
-    lost_calls: list[Row] = field(default_factory=list)
-    """Usage records of hosted calls that were lost with it."""
-    open_turn: list[Row] = field(default_factory=list)
-    """The row of the executing process's open model call, which it records once it notices that it lost the run."""
-    taken: list[Grant] = field(default_factory=list)
-    """Reservations of the previous process, or the place in the queue."""
-    grace_seconds: float | None = None
-    """Seconds for which the run continues without a follower; None: until it ends, as a background run does."""
-    reservation: RunReservation | None = None
-    """Reservation of this process, made before it executes the run; None without limits."""
-
-    def within(self, reservation: RunReservation | None) -> "ResumedRun":
-        """Return the run, to be executed within a reservation."""
-        if reservation is not None:
-            self.recorder.use(reservation)
-            reservation.adopt(self._returned)
-        return replace(self, reservation=reservation)
-
-    @property
-    def _returned(self) -> dict[str, Grant]:
-        """Reservations of hosted calls that returned in the previous process, and whose cost is not recorded yet."""
-        calls = self.run.returned_calls
-        return {call_id: grant for call_id in calls for grant in self.taken if is_for(grant.id, call_id)}
+    context: RunContext
+    state: RunState
+    recorder: Recorder
+    losses: Losses = field(default_factory=Losses)
+    open_turn: Row | None = None
 
     def end(self, ending: Ending) -> Exception | None:
         """End a run that this process does not execute. Return the error if its end could not be written."""
-        step = self.run.end_dead(ending, lost=self.lost, has_open_call=bool(self.open_turn))
+        losses, grants = self.losses, self.losses.grants
+        run = RunFactory().build(self.context, self.state, Toolbox())
+        step = run.end_dead(ending, lost=losses.turn, has_open_call=self.open_turn is not None)
         _, change = self.recorder.plan(step)
         # The end of a stored response contains the usage records of its unfinished calls already.
-        lost_calls = [] if self.identity.stored else self.lost_calls
-        insert = [*change.insert, *lost_calls, *self.open_turn]
-        hold(self.taken, insert)
-        (error,) = store.apply([replace(change, insert=insert, extra=[*change.extra, *deletions(*self.taken)])])
+        lost_calls = [] if self.identity.stored else losses.call_records
+        insert = [*change.insert, *lost_calls, *([self.open_turn] if self.open_turn else ())]
+        charge_reserved(grants, insert)
+        (error,) = store.apply([replace(change, insert=insert, extra=[*change.extra, *deletions(*grants)])])
         if error is None:
-            settle_after_commit(self.taken, insert)
-            if self.open_turn:
+            settle_on_commit(grants, insert)
+            if self.open_turn is not None:
                 Response.objects.filter(pk=self.identity.response_id).update(has_open_call=True)
             self.recorder.metrics.count(step)
         return error
 
-    def record_lost(self) -> bool:
-        """Write the usage records of the lost calls of a run that continues, which repeats them.
+    def with_stored_grants(self) -> "StoredRun":
+        """Return the run with the reservations that it has now, to be ended. Runs inside a scope of its team."""
+        return replace(self, losses=replace(self.losses, grants=stored_grants(self.identity.response_id)))
 
-        Return False if this process has lost the run meanwhile; then nothing is written.
+    def settle_losses(self) -> "StoredRun | None":
+        """Write the usage records of what was lost, and return the run, which repeats the lost calls.
+
+        Return None if this process has lost the run meanwhile; then nothing is written.
         """
-        response_id, turns = self.identity.response_id, list[Row]()
-        if self.lost is not None:
+        losses, response_id, turns = self.losses, self.identity.response_id, list[Row]()
+        if losses.turn is not None:
             # The usage of the response includes lost calls, although its output shows nothing of them.
-            self.run.count_lost(self.lost)
-            turns = self.recorder.count_lost(self.lost)
-        records, kept = [*self.lost_calls, *turns], {grant.id for grant in self._returned.values()}
-        left = [grant for grant in self.taken if not grant.queued and grant.id not in kept]
-        hold(left, records)
-        if records or left:
-            extra = [*(added_usage(response_id, record) for record in turns), *deletions(*left)]
+            self.state.count_lost(losses.turn.total_usage)
+            turns = self.recorder.count_lost(losses.turn)
+        records, kept = [*losses.call_records, *turns], self._returned_calls().values()
+        lost = [grant for grant in losses.grants if not grant.queued and grant not in kept]
+        charge_reserved(lost, records)
+        if records or lost:
+            extra = [*(added_usage(response_id, record) for record in turns), *deletions(*lost)]
             # Guarded by the lease: the next process that resumes the run would not see usage added after it has read
             # the totals.
             lease = LeaseGuard(response_id=response_id, lease_token=self.identity.lease_token)
             change = Change(team_id=self.identity.team_id, insert=records, extra=extra, lease=lease)
             (error,) = store.apply([change])
             if error is not None:
-                return False
-            settle_after_commit(left, records)
-        return True
+                return None
+            settle_on_commit(lost, records)
+        return replace(self, losses=Losses(grants=[grant for grant in losses.grants if grant not in lost]))
+
+    def build(self, factory: RunFactory, tools: Toolbox | None = None) -> AssembledRun:
+        """Return the run for the process that executes it, by default with the tools of its request."""
+        if tools is None:
+            tools = self._restored_tools()
+        if factory.reservation is not None:
+            self.recorder.use(factory.reservation)
+            factory.reservation.adopt(self._returned_calls())
+        run = factory.build(self.context, self.state, tools)
+        return AssembledRun(run=run, recorder=self.recorder, identity=self.identity)
+
+    def _restored_tools(self) -> Toolbox:
+        # Most runs that no process has begun have no tools; for them nothing is read.
+        if self.state.queued and not self.response.parameters["tools"]:
+            return Toolbox()
+        with scope.team(self.identity.team_id):
+            return registry.restore_tools(self.response, self.context.items)
+
+    def _returned_calls(self) -> dict[str, Grant]:
+        """Return the reservations of hosted calls that have returned, and whose cost is not recorded yet."""
+        return {
+            call_id: grant
+            for call_id in self.state.returned_calls
+            for grant in self.losses.grants
+            if is_for(grant.id, call_id)
+        }
 
 
-def load(
-    *,
-    response_id: str,
-    lease_token: int | None = None,
-    tools: Toolbox | None = None,
-    model: LanguageModel | None = None,
-    checks: OutputCheck | None = None,
-    budget: CallBudget | None = None,
-    died: bool = False,
-) -> ResumedRun:
-    """Rebuild a run as of its last committed step. Runs inside a scope that sees the response's team.
+def load(*, response_id: str, lease_token: int | None = None, died: bool = False) -> StoredRun:
+    """Load a run as of its last committed step. Runs inside a scope that sees the response's team.
 
-    `died`: the previous process has not released the run, so it could not record the usage of an open call.
-
-    Without a model the run can only be ended, which works even if its upstream was deleted. A worker that resumes the
-    run passes the `lease_token` of its claim: the one in the row may belong to another process by now.
+    `died`: the previous process has not released the run, so it could not record the usage of an open call. A worker
+    that resumes the run passes the `lease_token` of its claim: the one in the row may belong to another process by now.
     """
-    response = Response.objects.get(pk=response_id)
+    return _load(Response.objects.get(pk=response_id), lease_token=lease_token, died=died)
+
+
+def load_claimed(claim: Claim) -> StoredRun | None:
+    """Load the run of a claim. Return None if the claim was lost."""
+    with scope.team(claim.team_id):
+        response = claim.row(Response.objects.filter(ended_at=None)).first()
+        return _load(response, lease_token=claim.token, died=claim.has_expired) if response is not None else None
+
+
+def _load(response: Response, *, lease_token: int | None, died: bool) -> StoredRun:
     own = Placement.objects.filter(owner=response.pk, section=Section.INPUT).order_by("position")
     context = _context(response, [*own.values_list("item__body", flat=True)])
     fold, next_sequence = Fold(), 0
-    ended = response.created_at
+    logged_at = response.created_at
     for batch in EventBatch.objects.filter(response=response).order_by("first_sequence"):
         for _, event in read_frames(batch.frames):
             fold.apply(event)
-        next_sequence, ended = batch.last_sequence + 1, max(ended, batch.created_at)
+        next_sequence, logged_at = batch.last_sequence + 1, max(logged_at, batch.created_at)
     turns = [*Turn.objects.filter(response=response).order_by("number")] if response.turns else []
     calls = [*ToolCall.objects.filter(response=response).order_by("id")]
-    resumed = _resumed(
-        response,
-        context,
-        _state(response, fold, turns, calls),
-        next_sequence=next_sequence,
-        lease_token=lease_token or response.lease_token,
-        tools=tools,
-        model=model,
-        checks=checks,
-        budget=budget,
-    )
+    identity = RunIdentity.of(response, lease_token=lease_token or response.lease_token)
+    state = _state(response, fold, turns, calls)
+    recorder = _recorder(response, identity, context, state, next_sequence=next_sequence)
     # A process that is alive releases its own reservations.
-    if died or response.status == Status.QUEUED:
-        resumed = replace(resumed, taken=taken(response.pk))
+    grants = stored_grants(response.pk) if died or response.status == Status.QUEUED else []
     began = _began(response, turns, calls, is_claimed=lease_token is not None)
-    ended = max(began, ended)
-    if not died:
-        # The process lives, and records its open call when it notices that it has lost the run. If it dies before, the
-        # record is in this row.
-        open_turn = resumed.run.lost_turn(began=began, ended=now()) if lease_token is None else None
-        if open_turn is None or response.lease_until is None:
-            return resumed
-        (record,) = resumed.recorder.usage_records(open_turn)
-        row = open_row(
-            turn_id(response.pk, open_turn.number),
-            record,
-            owner=response.lease_owner,
-            until=max(response.lease_until, lease_until()),
-            adds_to=response.pk,
+    run = RunFactory().build(context, state, Toolbox())
+    losses, open_turn = Losses(grants=grants), None
+    if died:
+        ended = max(began, logged_at)
+        losses = Losses(
+            turn=_lost_turn(response, run, turns, began=began, ended=ended),
+            call_records=_lost_calls(response, recorder, calls, grants, at=ended),
+            grants=grants,
         )
-        return replace(resumed, open_turn=[row])
-    lost_calls = [
-        resumed.recorder.call_record(
-            _call(row), PRICE_KEYS[row.name], turn=row.turn, at=ended, outcome=str(Finish.INTERRUPTED)
-        )
+    elif lease_token is None and response.lease_until is not None:
+        open_turn = _open_turn(response, recorder, run.lost_turn(began=began, ended=now()), until=response.lease_until)
+    return StoredRun(
+        response=response,
+        identity=identity,
+        context=context,
+        state=state,
+        recorder=recorder,
+        losses=losses,
+        open_turn=open_turn,
+    )
+
+
+def _open_turn(response: Response, recorder: Recorder, turn: TurnRecord | None, *, until: datetime) -> Row | None:
+    """Return the row of the open call of a process that lives.
+
+    The process records the call when it notices that it has lost the run; if it dies before, the record is in this row.
+    """
+    if turn is None:
+        return None
+    (record,) = recorder.usage_records(turn)
+    return open_row(
+        turn_id(response.pk, turn.number),
+        record,
+        owner=response.lease_owner,
+        until=max(until, lease_until()),
+        adds_to=response.pk,
+    )
+
+
+def _lost_calls(
+    response: Response, recorder: Recorder, calls: Sequence[ToolCall], grants: Sequence[Grant], *, at: datetime
+) -> list[Row]:
+    """Return the usage records of hosted calls that were lost with their process."""
+    lost = [
+        (_call(row), PRICE_KEYS[row.name], row.turn)
         for row in calls
         if row.status == "in_progress" and row.name in PRICE_KEYS
     ]
     if not response.stored:
         # An unstored response has no rows of its calls; only its reservations name them.
-        lost_calls = [
-            resumed.recorder.call_record(
-                Call(item_id="", call_id="", name=key, arguments=""),
-                key,
-                turn=max(0, response.turns - 1),
-                at=ended,
-                outcome=str(Finish.INTERRUPTED),
-            )
-            for grant in resumed.taken
-            if is_of_tool(grant.id)
-            for key in [price_key_of(grant.id)]
-        ]
-    lost = resumed.run.lost_turn(began=began, ended=ended)
-    if lost is not None and not response.stored:
-        lost = replace(lost, usage=_usage_without_log(response, turns))
-    # The process may have died after it had recorded the call.
+        keys = [price_key_of(grant.id) for grant in grants if is_of_tool(grant.id)]
+        turn = max(0, response.turns - 1)
+        lost = [(Call(item_id="", call_id="", name=key, arguments=""), key, turn) for key in keys]
+    outcome = str(Finish.INTERRUPTED)
+    return [recorder.call_record(call, key, turn=turn, at=at, outcome=outcome) for call, key, turn in lost]
+
+
+def _lost_turn(
+    response: Response, run: Run, turns: Sequence[Turn], *, began: datetime, ended: datetime
+) -> TurnRecord | None:
+    """Return the model call that was lost with its process, if there was one and the process has not recorded it."""
+    lost = run.lost_turn(began=began, ended=ended)
+    if lost is None:
+        return None
     records = UsageRecord.objects.filter(object_id=response.pk, turn=response.turns, occurred_at__gte=began)
-    if lost is not None and records.filter(endpoint=response.endpoint).exists():
-        lost = None
-    return replace(resumed, lost=lost, lost_calls=lost_calls)
+    if records.filter(endpoint=response.endpoint).exists():
+        return None
+    return lost if response.stored else replace(lost, usage=_usage_without_log(response, turns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +272,23 @@ class QueuedRun:
     response: Response
     input_bodies: Sequence[Body]
     next_sequence: int
+
+    def load(self) -> StoredRun:
+        """Return the run, without its place in the queue; call it in a database thread."""
+        response, state = self.response, RunState(queued=True)
+        # Most runs bring their whole context. For them nothing is left to read.
+        reads = response.previous_response_id or response.history_id or response.conversation_id
+        rows: AbstractContextManager[None] = scope.team(response.team_id) if reads else nullcontext()
+        with rows:
+            context = _context(response, self.input_bodies)
+        identity = RunIdentity.of(response, lease_token=response.lease_token)
+        return StoredRun(
+            response=response,
+            identity=identity,
+            context=context,
+            state=state,
+            recorder=_recorder(response, identity, context, state, next_sequence=self.next_sequence),
+        )
 
 
 def read_queued(claims: Collection[Claim]) -> dict[str, QueuedRun]:
@@ -256,64 +312,9 @@ def read_queued(claims: Collection[Claim]) -> dict[str, QueuedRun]:
     }
 
 
-def start(
-    queued: QueuedRun, *, model: LanguageModel, checks: OutputCheck | None, budget: CallBudget | None = None
-) -> ResumedRun:
-    """Build a run that no process has begun; call it in a database thread."""
-    response = queued.response
-    # Most runs bring their whole context and no tools. For them nothing is left to read.
-    reads = response.previous_response_id or response.history_id or response.conversation_id
-    reads = reads or response.parameters["tools"]
-    rows: AbstractContextManager[None] = scope.team(response.team_id) if reads else nullcontext()
-    with rows:
-        return _resumed(
-            response,
-            _context(response, queued.input_bodies),
-            RunState(queued=True),
-            next_sequence=queued.next_sequence,
-            lease_token=response.lease_token,
-            tools=None if reads else Toolbox(),
-            model=model,
-            checks=checks,
-            budget=budget,
-        )
-
-
-def _resumed(
-    response: Response,
-    context: RunContext,
-    state: RunState,
-    *,
-    next_sequence: int,
-    lease_token: int,
-    tools: Toolbox | None,
-    model: LanguageModel | None,
-    checks: OutputCheck | None,
-    budget: CallBudget | None,
-) -> ResumedRun:
-    identity = RunIdentity(
-        response_id=response.pk,
-        team_id=response.team_id,
-        key_id=response.api_key_id,
-        model=response.model,
-        upstream_id=response.upstream_id,
-        upstream_model=response.upstream_model,
-        request_id=response.request_id,
-        stored=response.stored,
-        obfuscate=bool(response.options.get("obfuscate")),
-        created_at=response.created_at,
-        lease_token=lease_token,
-        background=response.background,
-        streamed=response.mode == Mode.STREAM,
-        in_worker=response.background or response.handed_over_at is not None,
-        conversation_id=response.conversation_id,
-        prices=PriceList.restored(response.options.get("prices")),
-        endpoint=response.endpoint,
-        end_user=response.end_user or "",
-        bills_estimates=not response.options.get("waives_estimates"),
-        tool_prices=PriceList.restored(response.options.get("tool_prices")),
-        trace=response.options.get("trace") or {},
-    )
+def _recorder(
+    response: Response, identity: RunIdentity, context: RunContext, state: RunState, *, next_sequence: int
+) -> Recorder:
     progress = RecorderState(
         next_sequence=next_sequence,
         next_position=len(state.output),
@@ -324,15 +325,12 @@ def _resumed(
         first_token_ms=response.first_token_ms,
         preview=response.output_preview,
     )
-    if tools is None:
-        tools = Toolbox() if model is None else registry.restore_tools(response, context.items)
-    run = Run(context, state, model=model or _NoModel(), tools=replace(tools, budget=budget), now=now, checks=checks)
     recorder = Recorder(identity, progress, ConversationAppend.of(response))
     if next_sequence == 0 and response.stored and not response.background:
         # The process died before it stored the first events, which the client may have received. They depend on nothing
         # but the response, so these are the same bytes.
         recorder.opening(opening(context.parameters))
-    return ResumedRun(run=run, recorder=recorder, identity=identity)
+    return recorder
 
 
 def _began(response: Response, turns: Sequence[Turn], calls: Sequence[ToolCall], *, is_claimed: bool) -> datetime:
@@ -350,13 +348,6 @@ def _usage_without_log(response: Response, turns: Sequence[Turn]) -> Usage:
     if turns:
         known = turns[-1].input_tokens + turns[-1].output_tokens
     return Usage(input_tokens=known, estimated=True)
-
-
-class _NoModel:
-    """The model of a run that was loaded to be ended."""
-
-    def open(self, request: TurnRequest) -> TurnStream:
-        raise RuntimeError("this run was loaded to be ended")
 
 
 def _state(response: Response, fold: Fold, turns: Sequence[Turn], calls: Sequence[ToolCall]) -> RunState:

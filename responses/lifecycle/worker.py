@@ -5,7 +5,7 @@ workers when its process shuts down.
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 
 from django.conf import settings
@@ -30,19 +30,15 @@ from core.work.leases import Claim
 from core.work.work_queue import WorkLoop
 from engine import spans
 from engine.events.response_body import Ending, failed
-from engine.turn import LanguageModel
 from limits.throttle import is_limited
-from providers.upstream import UpstreamModel
 from responses import moderation
 from responses.lifecycle import blocked, queue, resume
-from responses.lifecycle.resume import QueuedRun, ResumedRun
+from responses.lifecycle.resume import QueuedRun, StoredRun
+from responses.lifecycle.run_factory import RunFactory
 from responses.models import Isolation, Response
-from responses.passthrough.reasoning_summaries import TeamSummarizer
-from responses.runs.identity import UsageAccount
-from responses.runs.reservations import LimitedModel, RunReservation, taken
-from responses.runs.runner import LiveRun
+from responses.runs.reservations import RunReservation
+from responses.runs.runner import AssembledRun, LiveRun
 from tenants import directory, scope
-from tenants.prices import PriceList
 from tenants.principal import Principal
 
 # Time for runs that are stopped in the middle of a step to store their events.
@@ -143,32 +139,29 @@ class Dispatcher(WorkLoop[Claim]):
         with spans.span(spans.Activity.PREPARE, "Load the run"):
             reading = self._reading.pop(claim, None)
             queued = (await reading).get(claim.id) if reading else None
-            resumed = None if self.is_stopping else await in_db_thread(partial(_load, claim, queued))
-        if resumed is not None and not self.is_stopping and await _admit(claim, resumed):
-            live = LiveRun(
-                resumed.run,
-                resumed.recorder,
-                resumed.identity,
-                opening=b"",
-                grace_seconds=resumed.grace_seconds,
-                claim=claim,
-            )
-            self._live[claim] = live
-            if queued is None:
-                resumed.recorder.announce()
-            with (
-                tracing.continued(resumed.identity.trace, telemetry_names.PROCESS_RESPONSE),
-                of_team(resumed.identity.team_id),
-            ):
-                live.start()
-                live.detach()
-                try:
-                    await live.finished()
-                finally:
-                    del self._live[claim]
+            loaded = None if self.is_stopping else await in_db_thread(partial(_load, claim, queued))
+        if loaded is not None and not self.is_stopping and await _admit(claim, loaded):
+            await self._run(claim, loaded, is_new=queued is not None)
         if self.is_stopping:
             await in_db_thread(partial(queue.release, [claim.id]))
             queue.notify_workers()
+
+    async def _run(self, claim: Claim, loaded: "_LoadedRun", *, is_new: bool) -> None:
+        assembled = loaded.assembled
+        live = LiveRun(assembled, opening=b"", grace_seconds=loaded.grace_seconds, claim=claim)
+        self._live[claim] = live
+        if not is_new:
+            assembled.recorder.announce()
+        with (
+            tracing.continued(live.identity.trace, telemetry_names.PROCESS_RESPONSE),
+            of_team(live.identity.team_id),
+        ):
+            live.start()
+            live.detach()
+            try:
+                await live.finished()
+            finally:
+                del self._live[claim]
 
     @override
     async def drain(self) -> None:
@@ -190,16 +183,29 @@ class Dispatcher(WorkLoop[Claim]):
         await self.settle(_STOP_SECONDS)
 
 
-async def _admit(claim: Claim, resumed: ResumedRun) -> bool:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LoadedRun:
+    """A claimed run that is ready to be executed.
+
+    `grace_seconds` is how long it continues without a follower; None: until it ends, as a background run does.
+    """
+
+    stored: StoredRun
+    assembled: AssembledRun
+    reservation: RunReservation | None
+    grace_seconds: float | None
+
+
+async def _admit(claim: Claim, loaded: _LoadedRun) -> bool:
     """Reserve the run's limits. Return False if the run goes back to the queue, or can never start."""
-    if (reservation := resumed.reservation) is None:
+    if (reservation := loaded.reservation) is None:
         return True
     try:
-        await reservation.take(resumed.run.next_request())
+        await reservation.take(loaded.assembled.run.next_request())
         await reservation.start()
     except (RequestTooLargeForLimit, PriceUnknown) as never:
         failure = Failure.of(RateLimited(never.message), status=never.status)
-        await in_db_thread(partial(_end, claim, resumed, failure))
+        await in_db_thread(partial(_end, loaded.stored, failure))
         return False
     except (RateLimited, LimitsUnavailable) as refused:
         pause = blocked.pause_after(refused, end_user_is_known=True)
@@ -208,9 +214,9 @@ async def _admit(claim: Claim, resumed: ResumedRun) -> bool:
     return True
 
 
-def _end(claim: Claim, resumed: ResumedRun, failure: Failure) -> None:
-    with scope.team(claim.team_id):
-        replace(resumed, taken=taken(claim.id)).end(failed(failure))
+def _end(stored: StoredRun, failure: Failure) -> None:
+    with scope.team(stored.identity.team_id):
+        stored.with_stored_grants().end(failed(failure))
 
 
 def _read_queued(claims: Sequence[Claim]) -> dict[str, QueuedRun]:
@@ -223,14 +229,16 @@ def _read_queued(claims: Sequence[Claim]) -> dict[str, QueuedRun]:
     return queued
 
 
-def _load(claimed: Claim, queued: QueuedRun | None = None) -> ResumedRun | None:
-    """Load a claimed run. Return None if the claim was lost, or if the run cannot be executed and was ended instead.
+def _load(claim: Claim, queued: QueuedRun | None = None) -> _LoadedRun | None:
+    """Load a claimed run, settle its losses and build it.
 
-    `queued` is the run as it was read already, if no process has begun it.
+    Return None if the claim was lost, or if the run cannot be executed and was ended instead. `queued` is the run as it
+    was read already, if no process has begun it.
     """
-    response = queued.response if queued else _claimed_row(claimed)
-    if response is None:
+    stored = queued.load() if queued is not None else resume.load_claimed(claim)
+    if stored is None:
         return None
+    response, identity = stored.response, stored.identity
     try:
         principal = directory.principal_of_run(response.api_key_id)
         route = directory.route_of_run(
@@ -240,54 +248,28 @@ def _load(claimed: Claim, queued: QueuedRun | None = None) -> ResumedRun | None:
             upstream_model=response.upstream_model,
         )
     except ApiError as error:
-        # The key was revoked, or the model or its upstream was deleted while the response was queued.
-        with scope.team(claimed.team_id):
-            resumed = resume.load(response_id=response.pk, lease_token=claimed.token, died=claimed.has_expired)
-        resumed.end(failed(Failure.of(ServerError(error.message))))
+        # The key was revoked, or the model or its upstream was deleted while the response was queued. It is loaded with
+        # its place in the queue, which `queued` does not contain.
+        if (dead := resume.load_claimed(claim)) is not None:
+            dead.end(failed(Failure.of(ServerError(error.message))))
         return None
-    checks = moderation.restore_checks(response, principal)
-    account = UsageAccount(
-        team_id=response.team_id,
-        key_id=principal.key_id,
-        object_id=response.pk,
-        request_id=response.request_id,
-        end_user=response.end_user or "",
-    )
-    # Retried for longer: no client could repeat a background run, and its tool calls so far have taken effect.
-    patience = settings.UPSTREAM_BACKGROUND_RETRY_SECONDS if response.background else None
-    model: LanguageModel = UpstreamModel(route, summarizer=TeamSummarizer(account), patience=patience)
-    reservation = None
-    if is_limited(principal):
-        reservation = RunReservation(
-            principal,
-            response_id=response.pk,
-            lease_token=claimed.token,
-            end_user=response.end_user or "",
-            endpoint=response.endpoint,
-            prices=PriceList.restored(response.options.get("prices")),
-            capabilities=route.capabilities,
-            tool_prices=PriceList.restored(response.options.get("tool_prices")),
-            is_background=response.background,
-        )
-        model = LimitedModel(model, reservation)
-    if queued is not None:
-        return resume.start(queued, model=model, checks=checks, budget=reservation).within(reservation)
-    with scope.team(claimed.team_id):
-        resumed = resume.load(
-            response_id=response.pk,
-            lease_token=claimed.token,
-            model=model,
-            checks=checks,
-            budget=reservation,
-            died=claimed.has_expired,
-        )
     grace = _grace_seconds(response, principal)
     if grace is not None and grace <= 0:
-        resumed.end(Ending(status="cancelled"))
+        stored.end(Ending(status="cancelled"))
         return None
-    if not resumed.record_lost():
+    settled = stored.settle_losses()
+    if settled is None:
         return None
-    return replace(resumed, grace_seconds=grace).within(reservation)
+    reservation = RunReservation(principal, identity, route.capabilities) if is_limited(principal) else None
+    factory = RunFactory.for_route(
+        route,
+        identity,
+        checks=moderation.restore_checks(response, principal),
+        reservation=reservation,
+        # Retried for longer: no client could repeat a background run, and its tool calls so far have taken effect.
+        patience=settings.UPSTREAM_BACKGROUND_RETRY_SECONDS if response.background else None,
+    )
+    return _LoadedRun(stored=settled, assembled=settled.build(factory), reservation=reservation, grace_seconds=grace)
 
 
 def _grace_seconds(response: Response, principal: Principal) -> float | None:
@@ -300,8 +282,3 @@ def _grace_seconds(response: Response, principal: Principal) -> float | None:
     # The client counts as gone if the run had no follower for this long, for example because all processes were
     # stopped.
     return longest - max(0.0, (at - response.handed_over_at).total_seconds())
-
-
-def _claimed_row(claimed: Claim) -> Response | None:
-    with scope.team(claimed.team_id):
-        return claimed.row(Response.objects.filter(ended_at=None)).first()

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from responses.models import Mode, Response
 from tenants.prices import UNKNOWN, PriceList
 from tenants.principal import Principal
 
@@ -52,10 +53,49 @@ class RunIdentity:
     tool_prices: PriceList = UNKNOWN
     trace: Mapping[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, response: Response, *, lease_token: int) -> "RunIdentity":
+        """Return the identity of a stored run, for a process with this lease token."""
+        options = response.options
+        return cls(
+            response_id=response.pk,
+            team_id=response.team_id,
+            key_id=response.api_key_id,
+            model=response.model,
+            upstream_id=response.upstream_id,
+            upstream_model=response.upstream_model,
+            request_id=response.request_id,
+            stored=response.stored,
+            obfuscate=bool(options.get("obfuscate")),
+            created_at=response.created_at,
+            lease_token=lease_token,
+            background=response.background,
+            streamed=response.mode == Mode.STREAM,
+            in_worker=response.background or response.handed_over_at is not None,
+            conversation_id=response.conversation_id,
+            prices=PriceList.restored(options.get("prices")),
+            endpoint=response.endpoint,
+            end_user=response.end_user or "",
+            bills_estimates=not options.get("waives_estimates"),
+            tool_prices=PriceList.restored(options.get("tool_prices")),
+            trace=options.get("trace") or {},
+        )
+
     @property
     def channel(self) -> str:
         """The channel that notifies followers of the run."""
         return channel_of(self.response_id)
+
+    @property
+    def account(self) -> "UsageAccount":
+        """The account of further upstream calls that the run causes."""
+        return UsageAccount(
+            team_id=self.team_id,
+            key_id=self.key_id,
+            object_id=self.response_id,
+            request_id=self.request_id,
+            end_user=self.end_user,
+        )
 
 
 def channel_of(response_id: str) -> str:

@@ -36,12 +36,13 @@ from engine.turn import Call, Finish, FunctionTool, LanguageModel, TurnRequest, 
 from limits import Demand, Grant
 from limits.throttle import is_limited
 from responses.runs import cost_bounds
+from responses.runs.identity import RunIdentity
 from responses.runs.rows import Row, new_row
 from responses.runs.store import GUARDED, Change, ExtraWrite, ReservationGuard, ReservationLost, submit_new, writer
 from tenants import scope
 from tenants.capabilities import Capabilities
 from tenants.models import Reservation, UsageRecord
-from tenants.prices import UNKNOWN, PriceList, Unbounded, possible_tiers
+from tenants.prices import Unbounded, possible_tiers
 from tenants.principal import Principal
 
 logger = logging.getLogger(__name__)
@@ -186,7 +187,7 @@ class CallReservation:
         `may_be_charged`: the upstream may charge for the call, even if it has reported no usage.
         """
         if may_be_charged:
-            _hold_unknown(rows, self._grant)
+            _charge_unknown(rows, self._grant)
         tokens, cost, at = _spent(rows, self._grant)
         self._settled = (tokens, cost, at)
         if self._grant is not None:
@@ -217,7 +218,7 @@ def _spent(rows: Sequence[Row], grant: Grant | None) -> tuple[int, Decimal | Non
     return tokens, cost, at
 
 
-def _hold_unknown(rows: Sequence[Row], grant: Grant | None) -> None:
+def _charge_unknown(rows: Sequence[Row], grant: Grant | None) -> None:
     """Charge an interrupted call's full reservation to the budgets.
 
     The upstream may have generated more than has arrived. With a lower amount, a hard budget could be exceeded.
@@ -231,7 +232,7 @@ def _hold_unknown(rows: Sequence[Row], grant: Grant | None) -> None:
         last["budget_cost"] = grant.amount
 
 
-def taken(response_id: str) -> list[Grant]:
+def stored_grants(response_id: str) -> list[Grant]:
     """Return the stored reservations of a response. Runs in a scope of the response's team."""
     rows = Reservation.objects.filter(Q(response_id=response_id) | Q(pk=response_id))
     return [
@@ -254,7 +255,7 @@ def taken(response_id: str) -> list[Grant]:
     ]
 
 
-def hold(grants: Sequence[Grant], rows: Sequence[Row]) -> None:
+def charge_reserved(grants: Sequence[Grant], rows: Sequence[Row]) -> None:
     """Charge everything that a dead process had reserved for the calls of these usage records to the budgets.
 
     The records are estimates: the amount that the upstream has charged is unknown. With a lower one, a hard budget
@@ -273,7 +274,7 @@ def hold(grants: Sequence[Grant], rows: Sequence[Row]) -> None:
             records[-1]["budget_cost"] = (records[-1]["cost"] or 0) + missing
 
 
-def settle_after_commit(grants: Sequence[Grant], records: Sequence[Row]) -> None:
+def settle_on_commit(grants: Sequence[Grant], records: Sequence[Row]) -> None:
     """Settle the reservations of a dead process with its last call. The transaction deletes their rows."""
     _, cost, at = _spent(records, grants[0] if grants else None)
     for grant in grants:
@@ -313,28 +314,11 @@ class RunReservation:
     token: a process that resumes the run makes reservations of its own.
     """
 
-    def __init__(
-        self,
-        principal: Principal,
-        *,
-        response_id: str,
-        lease_token: int,
-        end_user: str,
-        endpoint: str,
-        prices: PriceList,
-        capabilities: Capabilities,
-        tool_prices: PriceList = UNKNOWN,
-        is_background: bool,
-    ) -> None:
-        self._is_background = is_background
+    def __init__(self, principal: Principal, identity: RunIdentity, capabilities: Capabilities) -> None:
         self._principal = principal
-        self._response_id = response_id
-        self._id = f"{response_id}/{lease_token}"
-        self._end_user = end_user
-        self._endpoint = endpoint
-        self._prices = prices
+        self._identity = identity
+        self._id = f"{identity.response_id}/{identity.lease_token}"
         self._capabilities = capabilities
-        self._tool_prices = tool_prices
         self._demand = Demand()
         self._place: Grant | None = None
         # The reservation of the present call: for the first call that of the place, for a later one its own.
@@ -353,7 +337,7 @@ class RunReservation:
 
         Without a request the run calls no model.
         """
-        demand = Demand(end_user=self._end_user, endpoint=self._endpoint)
+        demand = Demand(end_user=self._identity.end_user, endpoint=self._identity.endpoint)
         if request is not None:
             demand, self._covered = self._demand_of(request)
             self._texts = (request.sampling.tools, request.instructions)
@@ -364,10 +348,10 @@ class RunReservation:
     async def start(self) -> None:
         """Store the place of a run that was queued, and leave its place in the queue."""
         queue_place = Grant(
-            id=self._response_id,
+            id=self._identity.response_id,
             team_id=self._principal.team_id,
             key_id=self._principal.key_id,
-            end_user=self._end_user,
+            end_user=self._identity.end_user,
             queued=True,
             needs_row=True,
         )
@@ -376,8 +360,9 @@ class RunReservation:
 
     async def take_queue_place(self) -> None:
         """Reserve a place in the queue for a run that a worker starts later."""
-        self._demand = Demand(requests=0, queued=True, end_user=self._end_user, endpoint=self._endpoint)
-        self._place = await limits.reserve(self._principal, self._demand, reservation_id=self._response_id)
+        identity = self._identity
+        self._demand = Demand(requests=0, queued=True, end_user=identity.end_user, endpoint=identity.endpoint)
+        self._place = await limits.reserve(self._principal, self._demand, reservation_id=identity.response_id)
         response_headers.add(self._place.headers)
 
     async def store(self, change: Change) -> None:
@@ -385,7 +370,7 @@ class RunReservation:
         try:
             for _ in range(_ATTEMPTS):
                 try:
-                    await submit_new(with_reservation(change, self._place, response_id=self._response_id))
+                    await submit_new(with_reservation(change, self._place, response_id=self._identity.response_id))
                 except ReservationLost:
                     if self._place is not None:
                         self._place = await limits.renew(self._place, self._principal, self._demand)
@@ -437,7 +422,8 @@ class RunReservation:
 
     async def reserve_call(self, call: Call, price_key: str, *, waits: bool) -> Execute | Refuse | None:
         """Reserve what a hosted call may cost. Return None if calls in progress have reserved what it needs."""
-        listed = (prices.worst_cost_of_call(price_key) for prices in (self._prices, self._tool_prices))
+        identity = self._identity
+        listed = (prices.worst_cost_of_call(price_key) for prices in (identity.prices, identity.tool_prices))
         cost = max((worst for worst in listed if worst is not None), default=Decimal(0))
         if not cost or not self._has_budget:
             return Execute()
@@ -445,8 +431,8 @@ class RunReservation:
             requests=0,
             max_output_tokens=0,
             cost=lambda _, __: cost,
-            end_user=self._end_user,
-            endpoint=self._endpoint,
+            end_user=identity.end_user,
+            endpoint=identity.endpoint,
         )
         # Some upstreams use the same ids in each turn.
         name = f"{self._id}/{_TOOL}/{price_key}/{_digest(call.call_id)}/{self._calls}"
@@ -471,7 +457,8 @@ class RunReservation:
                 for _ in range(_ATTEMPTS):
                     if not grant.needs_row:
                         return grant
-                    change = with_reservation(Change(team_id=grant.team_id), grant, response_id=self._response_id)
+                    change = Change(team_id=grant.team_id)
+                    change = with_reservation(change, grant, response_id=self._identity.response_id)
                     commit = writer.submit(change)
                     try:
                         await asyncio.shield(commit)
@@ -483,7 +470,7 @@ class RunReservation:
                     else:
                         return grant
             except RateLimited as error:
-                is_late = not self._is_background and time.monotonic() - began > _LONGEST_WAIT
+                is_late = not self._identity.background and time.monotonic() - began > _LONGEST_WAIT
                 if error.is_final or not waits or is_late:
                     raise
                 pause = float(error.headers.get("retry-after-ms", 1000)) / 1000
@@ -519,9 +506,9 @@ class RunReservation:
             input_tokens=estimate,
             least_input_tokens=estimate // LEAST_SHARE,
             max_output_tokens=request.sampling.max_output_tokens,
-            cost=lambda _, output: self._prices.worst_cost(replace(most, output_tokens=output), tiers=tiers),
-            end_user=self._end_user,
-            endpoint=self._endpoint,
+            cost=lambda _, output: self._identity.prices.worst_cost(replace(most, output_tokens=output), tiers=tiers),
+            end_user=self._identity.end_user,
+            endpoint=self._identity.endpoint,
         )
         return demand, most.input_tokens
 
@@ -553,7 +540,7 @@ class RunReservation:
         for call_id, row in tools.items():
             if (grant := self._tools.get(call_id)) is not None:
                 found = [row] if row is not None else []
-                _hold_unknown(found, grant)
+                _charge_unknown(found, grant)
                 _, cost, at = _spent(found, grant)
                 settled.append(_Settled(grant, cost=cost, at=at))
             elif row is not None:
@@ -565,7 +552,7 @@ class RunReservation:
         writes = deletions(*(part.grant for part in settled))
         if call is not None:
             if has_call and may_be_charged:
-                _hold_unknown(rows, call)
+                _charge_unknown(rows, call)
             tokens, cost, at = _spent([*rows, *others] if has_call else others, call)
             keeps = call is place and not has_ended
             writes += _kept(call) if keeps else deletions(call)

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, cast
 
@@ -86,45 +87,50 @@ class StreamFormat(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssembledRun:
+    """A run that this process may execute, with its recorder and its identity."""
+
+    run: Run
+    recorder: Recorder
+    identity: RunIdentity
+
+
 class LiveRun:
     """A run in this process.
 
     `opening` holds the bytes of the first events, which follow from the committed response. `grace_seconds` is how long
     a stored run continues without its client; None: until it ends. An unstored run stops immediately. `claim` is the
     worker's claim of a background run, `warnings` are for the client that created the run. Without a `stream_format`
-    the stream has the format of the Responses API. A run that is not `is_streamed` keeps no bytes for its client.
+    the stream has the format of the Responses API. A run that is not `streamed` keeps no bytes for its client.
     `encrypted_secrets` returns the data of the request that workers need besides the stored data. A stream waits for
     the `first_answer` of the upstream.
     """
 
     def __init__(
         self,
-        run: Run,
-        recorder: Recorder,
-        identity: RunIdentity,
+        assembled: AssembledRun,
         *,
         opening: bytes,
         grace_seconds: float | None,
         claim: Claim | None = None,
         warnings: Sequence[str] = (),
         stream_format: StreamFormat | None = None,
-        is_streamed: bool = True,
         encrypted_secrets: Callable[[], str] = str,
         first_answer: FirstAnswer | None = None,
     ) -> None:
-        self.identity = identity
+        self.identity = identity = assembled.identity
         self.warnings = warnings
         self.claim = claim
         self.end: RunEnded | None = None
         self.leased_until = lease_until()
         # The database could not be asked about the lease since it was last renewed.
         self.misses_database = False
-        self._run = run
-        self._recorder = recorder
+        self._run = assembled.run
+        self._recorder = assembled.recorder
         self._format = stream_format
         self._grace_seconds = grace_seconds if identity.stored else 0
-        self._has_reader = is_streamed and not identity.in_worker
-        self._is_streamed = is_streamed
+        self._has_reader = identity.streamed and not identity.in_worker
         self._encrypted_secrets = encrypted_secrets
         self._first_answer = first_answer
         # Not a `deque`, which takes 0.8 KB even when it is empty.
@@ -134,7 +140,7 @@ class LiveRun:
         # Set only while the run waits for its client, as few runs ever do: an event takes 0.8 KB.
         self._has_room: asyncio.Event | None = None
         self._disconnect: Callable[[], None] | None = None
-        self.next_sequence = recorder.next_sequence
+        self.next_sequence = self._recorder.next_sequence
         """The number of the event after those that the client has received, once `frames` has ended."""
         self._keep(opening)
         self._task: asyncio.Task[None] | None = None
@@ -291,7 +297,7 @@ class LiveRun:
     @property
     def can_be_handed_over(self) -> bool:
         """True if its client can continue to read from the event log, while a worker continues the run."""
-        return self.identity.stored and self._is_streamed and self._format is None and not self.identity.in_worker
+        return self.identity.stored and self.identity.streamed and self._format is None and not self.identity.in_worker
 
     @property
     def waits(self) -> bool:

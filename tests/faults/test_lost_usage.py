@@ -200,9 +200,10 @@ def test_a_process_declared_dead_does_not_record_its_call(
             gate.open()
     slow.stop()
     assert records(api) == []
-    assert resumed.record_lost()
+    settled = resumed.settle_losses()
+    assert settled is not None
     with scope.team(api.caller.team.pk):
-        assert resumed.end(failed(Failure(code="server_error", message="It stopped."))) is None
+        assert settled.end(failed(Failure(code="server_error", message="It stopped."))) is None
         response = row.get()
     assert usage_of(response) == summed(api)
     shown = ok(api.get(f"/responses/{response_id}"))
@@ -222,7 +223,7 @@ def test_a_process_that_lost_a_resumed_run_records_nothing(api: Api, script: Scr
         take(row)
         resumed = resume.load(response_id=response_id, lease_token=row.get().lease_token, died=True)
         take(row)
-    assert not resumed.record_lost()
+    assert resumed.settle_losses() is None
     assert records(api) == []
     with scope.team(api.caller.team.pk):
         assert usage_of(row.get()) == (0, 0)

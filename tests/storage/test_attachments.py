@@ -11,7 +11,9 @@ from core.db.db_threads import in_db_thread
 from core.errors import EgressFailed
 from engine.attachments import AttachmentImage, AttachmentText
 from responses.lifecycle import resume
+from responses.lifecycle.run_factory import RunFactory
 from responses.requests.attachments import TeamAttachments
+from responses.runs.runner import AssembledRun
 from tenants import scope
 from tenants.capabilities import Capabilities
 from tests.support.api import Caller
@@ -50,9 +52,9 @@ async def test_a_resumed_run_loads_its_files_again(database: None, caller: Calle
     begun = await abegin(caller, input=[{"role": "user", "content": parts}])
     model = ScriptedModel(text("A dot."))
 
-    def load_run() -> resume.ResumedRun:
+    def load_run() -> AssembledRun:
         with scope.every_team():
-            return resume.load(response_id=begun.who.response_id, model=model)
+            return resume.load(response_id=begun.who.response_id).build(RunFactory(model=model))
 
     resumed = await in_db_thread(load_run)
     async for step in resumed.run.steps():

@@ -11,10 +11,12 @@ from core.db.db_threads import in_db_thread
 from engine.loop import Run
 from engine.steps import RunEnded
 from responses.lifecycle import resume
+from responses.lifecycle.run_factory import RunFactory
 from responses.models import Response
 from responses.requests import parameters
 from responses.requests.encrypted_content import TeamCipher
 from responses.runs.recorder import FLUSH_BYTES, Recorder
+from responses.runs.runner import AssembledRun
 from tenants import scope
 from tests.support.api import Caller
 from tests.support.chunks import Chunk, chunk, text, usage
@@ -60,11 +62,11 @@ async def record_steps(run: Run, recorder: Recorder, *, steps: int) -> bool:
     return False
 
 
-def resumed(made: Begun, script: Sequence[Sequence[Chunk]]) -> tuple[resume.ResumedRun, ScriptedModel]:
+def resumed(made: Begun, script: Sequence[Sequence[Chunk]]) -> tuple[AssembledRun, ScriptedModel]:
     """Resume the run in another process, with a model for the remaining turns."""
     with scope.team(made.who.team_id):
         left = ScriptedModel(*script[Response.objects.get(pk=made.who.response_id).turns :])
-        return resume.load(response_id=made.who.response_id, model=left), left
+        return resume.load(response_id=made.who.response_id).build(RunFactory(model=left)), left
 
 
 async def interrupt_and_resume(

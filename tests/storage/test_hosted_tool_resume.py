@@ -17,8 +17,10 @@ from engine.calls.toolbox import Toolbox
 from engine.loop import Run
 from engine.steps import RunEnded
 from responses.lifecycle import resume
+from responses.lifecycle.run_factory import RunFactory
 from responses.models import Response
 from responses.runs.recorder import Recorder
+from responses.runs.runner import AssembledRun
 from tenants import scope
 from tests.support.api import Caller
 from tests.support.chunks import Chunk, calls, text
@@ -60,11 +62,11 @@ async def interrupt_and_resume(begun: Begun, turns: Turns, tools: Callable[[], T
     if await run_steps(begun, run, begun.recorder, cut):
         return False
 
-    def load() -> resume.ResumedRun:
+    def load() -> AssembledRun:
         with scope.team(begun.who.team_id):
             done = Response.objects.get(pk=begun.who.response_id).turns
             model = ScriptedModel(*turns[done:])
-            return resume.load(response_id=begun.who.response_id, tools=tools(), model=model)
+            return resume.load(response_id=begun.who.response_id).build(RunFactory(model=model), tools())
 
     resumed = await in_db_thread(load)
     assert await run_steps(begun, resumed.run, resumed.recorder, 1000)

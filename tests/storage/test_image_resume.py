@@ -13,10 +13,12 @@ from engine.calls.toolbox import Toolbox
 from engine.loop import Run
 from engine.steps import RunEnded
 from responses.lifecycle import resume
+from responses.lifecycle.run_factory import RunFactory
 from responses.models import Response
 from responses.passthrough.images import GeneratedImage, ImageRequest
 from responses.requests.attachments import TeamAttachments
 from responses.runs.recorder import Recorder
+from responses.runs.runner import AssembledRun
 from tenants import scope
 from tests.support.api import Caller
 from tests.support.chunks import calls, text
@@ -54,13 +56,13 @@ async def run_steps(begun: Begun, run: Run, recorder: Recorder, steps: int) -> b
     return ended
 
 
-def resumed(begun: Begun, generator: FakeImageGenerator) -> resume.ResumedRun:
+def resumed(begun: Begun, generator: FakeImageGenerator) -> AssembledRun:
     """Execute the rest of the run in another process."""
     tools = ImageGenerationTool(TOOL, generator=generator, content=TeamAttachments(begun.who.team_id))
     with scope.team(begun.who.team_id):
         done = Response.objects.get(pk=begun.who.response_id).turns
         model = ScriptedModel(*TURNS[done:])
-        return resume.load(response_id=begun.who.response_id, tools=Toolbox([tools]), model=model)
+        return resume.load(response_id=begun.who.response_id).build(RunFactory(model=model), Toolbox([tools]))
 
 
 @pytest.mark.slow

@@ -17,8 +17,10 @@ from engine.calls.toolbox import Toolbox
 from engine.loop import Run
 from engine.steps import RunEnded
 from responses.lifecycle import resume
+from responses.lifecycle.run_factory import RunFactory
 from responses.models import Approval, Response
 from responses.runs.recorder import Recorder
+from responses.runs.runner import AssembledRun
 from responses.tools import approvals
 from responses.tools.approvals import GrantedApproval
 from tenants import scope
@@ -91,12 +93,12 @@ class Execution:
         tools.concurrency = 1
         return tools
 
-    def _load(self) -> resume.ResumedRun:
+    def _load(self) -> AssembledRun:
         tools = self._tools()
         with scope.team(self.begun.who.team_id):
             done = Response.objects.get(pk=self.begun.who.response_id).turns
             model = ScriptedModel(*self.turns[done:])
-            return resume.load(response_id=self.begun.who.response_id, tools=Toolbox([tools]), model=model)
+            return resume.load(response_id=self.begun.who.response_id).build(RunFactory(model=model), Toolbox([tools]))
 
     async def _live(self, run: Run, recorder: Recorder, steps: int) -> bool:
         ended = False

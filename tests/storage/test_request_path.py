@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from responses.lifecycle import create
+from responses.lifecycle.resolve import NewRequest
 from responses.models import Mode
 from responses.runs.identity import RequestInfo
 from responses.schema import CreateResponse, parse_create
@@ -44,7 +45,7 @@ async def test_a_plain_request_visits_few_modules_before_its_commit(caller: Call
         body: CreateResponse = parse_create({"model": script.model, "input": "Hi", "background": True})
         with recorded_modules() as called:
             request = RequestInfo(request_id="req_path")
-            await create.queue_response(principal=principal, body=body, mode=Mode.JSON, request=request)
+            await create.queue_response(NewRequest(principal=principal, body=body, mode=Mode.JSON, info=request))
         return called
 
     # The first request also fills caches and imports modules.

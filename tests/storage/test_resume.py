@@ -25,8 +25,10 @@ from engine.steps import RunEnded, Step, ToolsReturned, ToolsStarted, TurnDiscar
 from engine.turn import Call, CallForm, FunctionTool
 from providers.chat_messages import messages
 from responses.lifecycle import resume
+from responses.lifecycle.run_factory import RunFactory
 from responses.models import Response, ToolCall
 from responses.runs.recorder import FLUSH_BYTES, Recorder
+from responses.runs.runner import AssembledRun
 from tenants import scope
 from tests.support.api import Caller
 from tests.support.chunks import Chunk, calls, chunk, text, usage
@@ -107,12 +109,12 @@ class Execution:
         resumed, turn, model = await in_db_thread(self._load)
         return await self._live(resumed.run, resumed.recorder, model, turn, steps, unrecorded)
 
-    def _load(self) -> tuple[resume.ResumedRun, int, ScriptedModel]:
+    def _load(self) -> tuple[AssembledRun, int, ScriptedModel]:
         with scope.team(self.begun.who.team_id):
             turn = Response.objects.get(pk=self.begun.who.response_id).turns
             model = ScriptedModel(*self.script[turn:])
             return (
-                resume.load(response_id=self.begun.who.response_id, tools=toolbox(self.tools), model=model),
+                resume.load(response_id=self.begun.who.response_id).build(RunFactory(model=model), toolbox(self.tools)),
                 turn,
                 model,
             )
@@ -266,10 +268,10 @@ async def test_an_unrepeatable_call_in_flight_fails_the_run(database: None, call
     assert (end.ending.status, unique.calls) == ("failed", [])
 
 
-def load(begun: Begun, tools: ScriptedTools, model: ScriptedModel) -> resume.ResumedRun:
+def load(begun: Begun, tools: ScriptedTools, model: ScriptedModel) -> AssembledRun:
     """Load the run as another process would."""
     with scope.team(begun.who.team_id):
-        return resume.load(response_id=begun.who.response_id, tools=toolbox(tools), model=model)
+        return resume.load(response_id=begun.who.response_id).build(RunFactory(model=model), toolbox(tools))
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,10 @@ from django.test.utils import CaptureQueriesContext
 from core.clock import now
 from core.errors import ModelNotFound, Unauthorized
 from core.work.leases import Claim
+from engine.calls.toolbox import Toolbox
 from engine.events.response_body import Ending
 from responses.lifecycle import resume, worker
+from responses.lifecycle.run_factory import RunFactory
 from responses.models import Response, Status
 from responses.runs import store
 from tenants import directory, scope, services
@@ -49,7 +51,8 @@ def test_a_queued_run_is_loaded_with_its_request(caller: Caller, upstream: Upstr
     begun, one = claimed(caller, upstream)
     taken = worker._load(one)
     assert taken is not None
-    assert (taken.identity.response_id, taken.identity.background) == (begun.who.response_id, True)
+    identity = taken.assembled.identity
+    assert (identity.response_id, identity.background) == (begun.who.response_id, True)
 
 
 def test_a_run_whose_upstream_was_deleted_fails_with_a_reason(caller: Caller, upstream: Upstream) -> None:
@@ -173,10 +176,10 @@ def test_a_queued_run_is_assembled_like_a_resumed_one(
     caller: Caller, upstream: Upstream, request_: dict[str, Any]
 ) -> None:
     begun, one = claimed(caller, upstream, **request_)
-    first = worker._load(one, resume.read_queued([one])[one.id])
-    again = worker._load(one)
-    assert first is not None
-    assert again is not None
+    queued, resumed = worker._load(one, resume.read_queued([one])[one.id]), worker._load(one)
+    assert queued is not None
+    assert resumed is not None
+    first, again = queued.assembled, resumed.assembled
     assert first.identity == again.identity
     assert first.recorder._state == again.recorder._state
     assert first.run._state == again.run._state
@@ -207,7 +210,8 @@ def test_a_claim_lost_while_loading_cannot_end_the_run(caller: Caller) -> None:
     with scope.team(begun.who.team_id):
         Response.objects.filter(pk=begun.who.response_id).update(lease_token=2)
         late = resume.load(response_id=begun.who.response_id, lease_token=1)
-    _, change = late.recorder.plan(late.run.end_idle(Ending(status="cancelled")))
+    run = late.build(RunFactory(), Toolbox()).run
+    _, change = late.recorder.plan(run.end_idle(Ending(status="cancelled")))
     (lost,) = store.apply([change])
     assert isinstance(lost, store.LeaseLost)
     assert body_of(begun)["status"] == "in_progress"

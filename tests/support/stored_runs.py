@@ -1,6 +1,6 @@
 """Runs with a scripted model on stored responses, without a server."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from responses.runs import selectors, store
 from responses.runs.identity import RunIdentity
 from responses.runs.recorder import Recorder, RecorderState, item_rows
 from responses.runs.rows import new_row
-from responses.runs.runner import LiveRun
+from responses.runs.runner import AssembledRun, LiveRun
 from responses.runs.store import Change, writer
 from responses.schema import parse_create
 from tenants import scope
@@ -47,7 +47,9 @@ class Begun:
 
     def live(self, model: LanguageModel, *, grace_seconds: float | None = 30) -> LiveRun:
         """Return the run as the web process executes it."""
-        return LiveRun(self.run(model), self.recorder, self.who, opening=self.opening, grace_seconds=grace_seconds)
+        identity = replace(self.who, streamed=True)
+        assembled = AssembledRun(run=self.run(model), recorder=self.recorder, identity=identity)
+        return LiveRun(assembled, opening=self.opening, grace_seconds=grace_seconds)
 
 
 def begin(caller: Caller, *, at: datetime | None = None, **request: Any) -> Begun:

@@ -16,6 +16,7 @@ from gateway.anthropic.message import MessageOptions, MessageStream, whole
 from gateway.anthropic.schema import CountTokens, CreateMessage
 from gateway.anthropic.tools import reasoning, tool_parameters
 from responses.lifecycle import create
+from responses.lifecycle.resolve import NewRequest
 from responses.models import Mode
 from responses.passthrough import input_tokens
 from responses.runs.identity import RequestInfo
@@ -52,9 +53,8 @@ async def create_message(
 ) -> tuple[dict[str, Any], LiveRun]:
     """Return a message, and the run that has generated it; raises `ApiError`."""
     async with _translated(body, await directory.aroute(principal, body.model)) as values:
-        run = await create.create_response(
-            principal=principal, body=values, request=replace(request, endpoint=ENDPOINT), mode=Mode.JSON
-        )
+        info = replace(request, endpoint=ENDPOINT)
+        run = await create.create_response(NewRequest(principal=principal, body=values, info=info, mode=Mode.JSON))
     try:
         end = await run.finished()
     except asyncio.CancelledError:
@@ -71,13 +71,14 @@ async def create_message(
 async def stream_message(*, principal: Principal, body: CreateMessage, request: RequestInfo) -> LiveRun:
     """Start to generate a message; raises `ApiError`."""
     async with _translated(body, await directory.aroute(principal, body.model)) as values:
-        return await create.create_response(
+        new = NewRequest(
             principal=principal,
             body=values,
-            request=replace(request, endpoint=ENDPOINT),
+            info=replace(request, endpoint=ENDPOINT),
             mode=Mode.STREAM,
             stream_format=MessageStream(_options(body)),
         )
+        return await create.create_response(new)
 
 
 async def count_tokens(*, principal: Principal, body: CountTokens) -> int:

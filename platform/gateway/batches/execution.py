@@ -20,6 +20,7 @@ from gateway import chat
 from gateway.batches.queue import ClaimedLine, LineResult
 from gateway.batches.requests import EMBEDDINGS
 from responses.lifecycle import blocked, create
+from responses.lifecycle.resolve import NewRequest
 from responses.models import Mode
 from responses.passthrough import embeddings_moderations
 from responses.runs.identity import RequestInfo
@@ -99,7 +100,8 @@ def _seconds(retry_after: str | None) -> float | None:
 
 
 async def _response(principal: Principal, values: _Body, request: RequestInfo) -> _Body:
-    run = await create.create_response(principal=principal, body=parse_create(values), mode=Mode.JSON, request=request)
+    new = NewRequest(principal=principal, body=parse_create(values), info=request, mode=Mode.JSON)
+    run = await create.create_response(new)
     try:
         # None: the database was unavailable for so long that the end of the run could not be stored.
         end: RunEnded | None = await run.finished()

@@ -25,6 +25,7 @@ from core.errors import ApiError
 from core.origin import origin
 from responses.admin import cells
 from responses.lifecycle import cancel, create
+from responses.lifecycle.resolve import NewRequest
 from responses.models import RUNNING, Mode, Response
 from responses.requests import rebuild
 from responses.runs import selectors
@@ -103,8 +104,8 @@ def _retry(request: HttpRequest, response: Response) -> str:
     async def queue(body: Any) -> str:
         # The same key, and not the user, makes the new request: its team is billed and its limits apply.
         principal = await directory.aprincipal_by_id(response.api_key_id)
-        made = await create.queue_response(principal=principal, body=body, mode=Mode.JSON, request=_request_info())
-        return str(made.body["id"])
+        new = NewRequest(principal=principal, body=body, info=_request_info(), mode=Mode.JSON)
+        return str((await create.queue_response(new)).body["id"])
 
     parameters = rebuild.rebuild_request(response)
     if model := request.POST.get("model", "").replace("\x00", "").strip():

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from core.errors import Failure
+from engine.calls.toolbox import Toolbox
 from engine.events.response_body import failed
 from responses.lifecycle import resume
+from responses.lifecycle.run_factory import RunFactory
 from responses.models import Response
 from tenants import scope
 from tenants.models import Price, UsageRecord
@@ -105,7 +107,8 @@ def test_a_resumed_run_adds_to_the_cost(caller: Caller) -> None:
         response.options["prices"], response.cost = PRICES.stored(), COST
         response.save()
         taken = resume.load(response_id=begun.who.response_id)
-        _, change = taken.recorder.plan(taken.run.end_idle(failed(Failure(code="server_error", message="No."))))
+        run = taken.build(RunFactory(), Toolbox()).run
+        _, change = taken.recorder.plan(run.end_idle(failed(Failure(code="server_error", message="No."))))
     assert taken.identity.prices == PRICES
     assert change.update is not None
     assert change.update.cost == COST

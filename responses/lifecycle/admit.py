@@ -1,0 +1,78 @@
+"""The third stage of creation: limits are reserved, and then everything happens that costs money or has effects.
+
+Requests that are refused in any case do not count against the limits; all others reserve before anything is spent.
+"""
+
+from dataclasses import dataclass
+
+from engine import spans, turn_request
+from engine.calls.toolbox import Toolbox
+from engine.state import RunContext, RunState
+from engine.turn import TurnRequest
+from limits.throttle import is_limited
+from responses import moderation
+from responses.lifecycle.resolve import ResolvedRequest
+from responses.runs.reservations import RunReservation
+from responses.tools.registry import RunTools, create_tools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmittedRequest:
+    """A request that its limits and the checks of its content admit, with the tools of its run.
+
+    `reservation` is None without limits. It must be stored or released.
+    """
+
+    resolved: ResolvedRequest
+    reservation: RunReservation | None
+    checks: moderation.OutputChecks | None
+    tools: RunTools
+
+    def release(self) -> None:
+        """Release the reservation of a response that is not stored."""
+        if self.reservation is not None:
+            self.reservation.give_up()
+
+
+async def admit(resolved: ResolvedRequest) -> AdmittedRequest:
+    """Reserve the limits, check the content and build the tools. Raises the API error of the first refusal."""
+    reservation = await _reserve(resolved)
+    request, prepared = resolved.request, resolved.prepared
+    try:
+        with spans.span(spans.Activity.GUARDRAIL, "Input"):
+            checks = await moderation.start_checks(
+                principal=request.principal,
+                request=request.info,
+                body=prepared.body,
+                context=prepared.context,
+                attachments=prepared.attachments,
+                response_id=request.response_id,
+            )
+        with spans.span(spans.Activity.PREPARE, "Tools"):
+            tools = await create_tools(
+                principal=request.principal,
+                body=prepared.body,
+                items=prepared.context.items,
+                response_id=request.response_id,
+            )
+    except BaseException:
+        if reservation is not None:
+            reservation.give_up()
+        raise
+    return AdmittedRequest(resolved=resolved, reservation=reservation, checks=checks, tools=tools)
+
+
+async def _reserve(resolved: ResolvedRequest) -> RunReservation | None:
+    request = resolved.request
+    if not is_limited(request.principal):
+        return None
+    reservation = RunReservation(request.principal, resolved.identity, resolved.route.capabilities)
+    if resolved.identity.background:
+        await reservation.take_queue_place()
+    else:
+        await reservation.take(_first_call(resolved.prepared.run_context), stream=request.is_open_stream)
+    return reservation
+
+
+def _first_call(context: RunContext) -> TurnRequest | None:
+    return turn_request.build(context, RunState(), Toolbox()) if context.generates else None

@@ -1,0 +1,205 @@
+"""The fourth stage of creation: the rows of a new response, and the change that stores them."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from conversations.models import Placement, Section, opens_context
+from core.clock import now
+from core.json.large_work import off_loop
+from core.process_name import process_name
+from core.work.leases import lease_until
+from engine import spans
+from engine.compaction import token_estimate
+from engine.events.response_body import opening, queued
+from engine.events.types import Event
+from responses.lifecycle.admit import AdmittedRequest
+from responses.lifecycle.resolve import ResolvedRequest
+from responses.models import Response, Status
+from responses.models.stored_request import stored_options, stored_parameters
+from responses.requests import pairing
+from responses.requests.context import RequestContext
+from responses.runs.conversation_lock import ConversationAppend
+from responses.runs.identity import RunIdentity
+from responses.runs.recorder import FLUSH_BYTES, Recorder, RecorderState, item_rows, preview
+from responses.runs.rows import Row, new_row
+from responses.runs.store import CallUpdate, Change, LockGuard, PredecessorGuard, submit_new
+from responses.schema import CreateResponse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewResponse:
+    """A response that is ready to be stored: its change, its recorder, and its first events, also as bytes."""
+
+    admitted: AdmittedRequest
+    recorder: Recorder
+    first_events: Sequence[Event]
+    opening: bytes
+    change: Change
+
+    def store(self) -> "asyncio.Future[None]":
+        """Submit the change that stores the response. Await the future for the commit."""
+        reservation = self.admitted.reservation
+        if reservation is None:
+            return submit_new(self.change)
+        return asyncio.ensure_future(reservation.store(self.change))
+
+
+async def build_response(admitted: AdmittedRequest) -> NewResponse:
+    """Build the rows of a new response. Releases its reservation if that fails."""
+    try:
+        return await _build(admitted)
+    except BaseException:
+        admitted.release()
+        raise
+
+
+async def _build(admitted: AdmittedRequest) -> NewResponse:
+    resolved, tools = admitted.resolved, admitted.tools
+    identity, context = resolved.identity, resolved.prepared.context
+    secrets = tools.encrypted_secrets() if identity.background else ""
+    row = await off_loop(partial(_response_row, resolved, _options(admitted), secrets=secrets))
+    # An unstored response needs the rows only if it leaves its items in a conversation.
+    stores_items = identity.stored or identity.conversation_id
+    items = await off_loop(partial(_input_rows, identity, context)) if stores_items else []
+    append = lock = predecessor = None
+    if identity.conversation_id is not None:
+        append = ConversationAppend(conversation_id=identity.conversation_id, read_to=context.history_end)
+        append.add(items, written=identity.stored)
+        lock = LockGuard(response_id=identity.response_id, conversation_id=identity.conversation_id)
+    # An unstored response has its context in memory, so it does not matter whether the predecessor is deleted.
+    if context.predecessor_id is not None and identity.stored:
+        predecessor = PredecessorGuard(response_id=identity.response_id, previous_id=context.predecessor_id)
+    recorder = Recorder(identity, RecorderState(), append, admitted.reservation)
+    first_events = (queued if identity.background else opening)(resolved.prepared.run_context.parameters)
+    frames, batch = await off_loop(partial(_open_log, recorder, identity, first_events))
+    answered = await off_loop(partial(_answered_calls, resolved.body, context))
+    return NewResponse(
+        admitted=admitted,
+        recorder=recorder,
+        first_events=first_events,
+        opening=frames,
+        change=Change(
+            team_id=identity.team_id,
+            insert=[row, *(items if identity.stored else ()), *batch],
+            lock=lock,
+            predecessor=predecessor,
+            calls=[*answered, *tools.calls],
+        ),
+    )
+
+
+def _options(admitted: AdmittedRequest) -> dict[str, Any]:
+    """Return the options of a response: what a worker that resumes its run cannot read elsewhere."""
+    identity, checks = admitted.resolved.identity, admitted.checks
+    options = {**admitted.resolved.prepared.options, **(checks.stored_options() if checks is not None else {})}
+    if identity.tool_prices:
+        options["tool_prices"] = identity.tool_prices.stored()
+    if not identity.bills_estimates:
+        options["waives_estimates"] = True
+    if identity.trace:
+        options["trace"] = identity.trace
+    return options
+
+
+def _open_log(recorder: Recorder, identity: RunIdentity, events: Sequence[Event]) -> tuple[bytes, list[Row]]:
+    """Return the bytes of the first events, and the log rows that are inserted with the response."""
+    frames = recorder.opening(events)
+    # The first events of a foreground run are in its next batch: one row less, which was 0.3 KB of WAL. If the process
+    # dies before, `resume` builds them again from the response. Those of a background run are in the log when its
+    # worker takes over, and large ones (which echo large instructions or tools) are compressed outside of the loop.
+    waits = not identity.background and len(frames) < FLUSH_BYTES
+    return frames, [] if waits else recorder.take_batch()
+
+
+def _response_row(resolved: ResolvedRequest, options: dict[str, Any], *, secrets: str) -> Row:
+    request, identity, prepared = resolved.request, resolved.identity, resolved.prepared
+    body, context, run = prepared.body, prepared.context, prepared.run_context
+    columns: dict[str, Any]
+    if identity.stored:
+        columns = {
+            "parameters": stored_parameters(run.parameters),
+            "options": stored_options(options),
+            "metadata": run.parameters["metadata"],
+            "input_preview": preview(context.input_bodies[-1]) if context.input_bodies else "",
+        }
+    else:
+        # With `store: false` the row exists for usage and administration only, and holds no content; just enough to
+        # estimate the usage of a call that is lost with its process.
+        tokens = token_estimate.input_tokens(instructions=run.instructions, items=run.items, sampling=run.sampling)
+        kept = {name: options[name] for name in ("tool_prices", "waives_estimates") if name in options}
+        columns = {"options": {"input_tokens": tokens, "prices": identity.prices.stored(), **kept}}
+    # Without a lease a background response waits in the queue for a worker.
+    columns |= (
+        {"status": Status.QUEUED, "background": True}
+        if identity.background
+        else {"lease_owner": process_name(), "lease_until": lease_until()}
+    )
+    return new_row(
+        Response,
+        id=identity.response_id,
+        team_id=identity.team_id,
+        api_key_id=identity.key_id,
+        created_at=identity.created_at,
+        mode=request.mode,
+        endpoint=identity.endpoint,
+        stored=identity.stored,
+        # Unstored responses have no items, so a stored one is linked to the last stored response before it.
+        previous_response_id=context.predecessor_id if identity.stored else body.previous_response_id,
+        conversation_id=identity.conversation_id,
+        history_id=identity.conversation_id,
+        history_end=context.history_end,
+        model=identity.model,
+        upstream_id=identity.upstream_id,
+        upstream_model=identity.upstream_model,
+        end_user=identity.end_user or None,
+        request_id=identity.request_id,
+        client_request_id=request.info.client_request_id or body.request_id or "",
+        secrets=secrets,
+        spans=spans.take(identity.created_at),
+        **columns,
+    )
+
+
+def _input_rows(identity: RunIdentity, context: RequestContext) -> list[Row]:
+    rows: list[Row] = []
+    for position, item in enumerate(context.input_bodies):
+        # An item without any placement is removed. An unstored response writes no placements, so it must copy items
+        # instead of sharing them.
+        key = context.shared_keys.get(position) if identity.stored else None
+        if key is None:
+            rows += item_rows(item, identity, Section.INPUT, position)
+        else:
+            rows.append(
+                new_row(
+                    Placement,
+                    team_id=identity.team_id,
+                    owner=identity.response_id,
+                    section=Section.INPUT,
+                    position=position,
+                    item_id=key,
+                    opens_context=opens_context(item["type"]),
+                )
+            )
+    return rows
+
+
+def _answered_calls(body: CreateResponse, context: RequestContext) -> Sequence[CallUpdate]:
+    """Return the updates that end the client tool calls whose outputs this request contains."""
+    calling_response_id = body.previous_response_id or context.answered_response_id
+    if calling_response_id is None:
+        return ()
+    at = now()
+    return [
+        CallUpdate(
+            response_id=calling_response_id,
+            call_id=output.call_id,
+            status="failed" if output.failed else "completed",
+            ended_at=at,
+            output=output.text,
+        )
+        for item in context.input_bodies
+        if (output := pairing.call_output(item)) is not None
+    ]

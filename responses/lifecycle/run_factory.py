@@ -1,0 +1,56 @@
+"""The factory of runs, for processes that create a run, continue one that is stored, or end a dead one."""
+
+from dataclasses import dataclass, field, replace
+
+from core.clock import now
+from engine.calls.toolbox import Toolbox
+from engine.loop import Run
+from engine.moderation import OutputCheck
+from engine.state import RunContext, RunState
+from engine.turn import LanguageModel, TurnRequest, TurnStream
+from providers.first_answer import FirstAnswer
+from providers.upstream import UpstreamModel
+from responses.passthrough.reasoning_summaries import TeamSummarizer
+from responses.runs.identity import RunIdentity
+from responses.runs.reservations import LimitedModel, RunReservation
+from tenants.directory import Route
+
+
+class _NoModel:
+    """The model of a run that is only ended."""
+
+    def open(self, request: TurnRequest) -> TurnStream:
+        raise RuntimeError("this run was loaded to be ended")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFactory:
+    """The parts of a run that belong to the executing process. By default there are none, to end a run."""
+
+    model: LanguageModel = field(default_factory=_NoModel)
+    checks: OutputCheck | None = None
+    reservation: RunReservation | None = None
+
+    @classmethod
+    def for_route(
+        cls,
+        route: Route,
+        identity: RunIdentity,
+        *,
+        checks: OutputCheck | None,
+        reservation: RunReservation | None,
+        first_answer: FirstAnswer | None = None,
+        patience: float | None = None,
+    ) -> "RunFactory":
+        """Return the factory of a run that calls the upstream of a route, within a reservation if it is limited."""
+        model: LanguageModel = UpstreamModel(
+            route, summarizer=TeamSummarizer(identity.account), first_answer=first_answer, patience=patience
+        )
+        if reservation is not None:
+            model = LimitedModel(model, reservation)
+        return cls(model=model, checks=checks, reservation=reservation)
+
+    def build(self, context: RunContext, state: RunState, tools: Toolbox) -> Run:
+        """Return a run that continues from a state."""
+        tools = replace(tools, budget=self.reservation)
+        return Run(context, state, model=self.model, tools=tools, now=now, checks=self.checks)
