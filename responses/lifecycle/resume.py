@@ -30,6 +30,7 @@ from engine.state import (
 )
 from engine.steps import TurnRecord
 from engine.turn import Call, Finish, Usage
+from limits import Grant
 from responses.lifecycle.run_factory import RunFactory
 from responses.models import EventBatch, Response, Status, ToolCall, Turn
 from responses.requests import parameters
