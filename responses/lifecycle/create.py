@@ -22,7 +22,7 @@ from responses.lifecycle.run_factory import RunFactory
 from responses.models import Status
 from responses.requests.context import RequestContext, UnstoredResponse
 from responses.runs.recorder import FLUSH_BYTES
-from responses.runs.runner import AssembledRun, LiveRun
+from responses.runs.runner import AssembledRun, LiveRun, RunClient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,12 +111,14 @@ def _live_run(response: NewResponse, state: RunState) -> LiveRun:
         frames = request.stream_format.open(response.first_events, input_tokens=resolved.input_tokens)
     return LiveRun(
         AssembledRun(run=run, recorder=response.recorder, identity=resolved.identity),
-        opening=frames,
         grace_seconds=request.principal.grace_seconds,
-        warnings=resolved.warnings,
-        stream_format=request.stream_format,
+        client=RunClient(
+            opening=frames,
+            warnings=resolved.warnings,
+            stream_format=request.stream_format,
+            first_answer=first_answer,
+        ),
         encrypted_secrets=admitted.tools.encrypted_secrets,
-        first_answer=first_answer,
     )
 
 

@@ -148,7 +148,7 @@ class Dispatcher(WorkLoop[Claim]):
 
     async def _run(self, claim: Claim, loaded: "_LoadedRun", *, is_new: bool) -> None:
         assembled = loaded.assembled
-        live = LiveRun(assembled, opening=b"", grace_seconds=loaded.grace_seconds, claim=claim)
+        live = LiveRun(assembled, grace_seconds=loaded.grace_seconds, claim=claim)
         self._live[claim] = live
         if not is_new:
             assembled.recorder.announce()
@@ -201,8 +201,8 @@ async def _admit(claim: Claim, loaded: _LoadedRun) -> bool:
     if (reservation := loaded.reservation) is None:
         return True
     try:
-        await reservation.take(loaded.assembled.run.next_request())
-        await reservation.start()
+        await reservation.reserve(loaded.assembled.run.next_request())
+        await reservation.leave_queue()
     except (RequestTooLargeForLimit, PriceUnknown) as never:
         failure = Failure.of(RateLimited(never.message), status=never.status)
         await in_db_thread(partial(_end, loaded.stored, failure))
@@ -260,7 +260,7 @@ def _load(claim: Claim, queued: QueuedRun | None = None) -> _LoadedRun | None:
     settled = stored.settle_losses()
     if settled is None:
         return None
-    reservation = RunReservation(principal, identity, route.capabilities) if is_limited(principal) else None
+    reservation = RunReservation(principal, identity, route.capabilities) if principal.is_limited else None
     factory = RunFactory.for_route(
         route,
         identity,

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from enum import IntEnum, auto
 from functools import partial
 from typing import Protocol, cast
 
@@ -27,7 +28,6 @@ from core.process_name import process_name
 from core.telemetry import metrics
 from core.work.leases import Claim, expired_before, lease_until
 from core.work.notifications import loop_notifications, wait_within
-from core.work.timed_event import TimedEvent
 from engine.events.response_body import Ending, failed
 from engine.events.types import DONE_FRAME, Event
 from engine.loop import Run
@@ -43,20 +43,13 @@ from engine.steps import (
 )
 from providers.first_answer import FirstAnswer
 from responses.models import RUNNING, Response, Status
+from responses.runs.client_stream import PING, ClientStream
 from responses.runs.identity import OBSERVED, RunIdentity, channel_of_process
 from responses.runs.recorder import Recorder
 from responses.runs.store import LeaseLost
 from tenants import scope
 
 logger = logging.getLogger(__name__)
-# A comment of server-sent events. It keeps proxies from closing the connection while a slow model sends nothing.
-PING = b": ping\n\n"
-PING_SECONDS = 10
-# A run waits for a client that has more than this to read, so that slow readers use bounded memory. At 50 tokens a
-# second a model takes two minutes for as many bytes, so hardly any client that reads ever gets there.
-UNREAD_BYTES = 1024 * 1024
-# The most that is handed to the connection at once, apart from single events that are larger.
-_PIECE_BYTES = 256 * 1024
 # Intervals of a process's check for lost runs, without notifications and with them: a notification may be lost.
 _POLL_SECONDS, _NOTIFIED_POLL_SECONDS = 0.5, 3.0
 # The time in which a process that shuts down stores a group of runs.
@@ -96,31 +89,54 @@ class AssembledRun:
     identity: RunIdentity
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunClient:
+    """What the client that created a run receives.
+
+    `opening` holds the bytes of the first events, which follow from the committed response. Without a `stream_format`
+    the stream has the format of the Responses API. A stream waits for the `first_answer` of the upstream.
+    """
+
+    opening: bytes = b""
+    warnings: Sequence[str] = ()
+    stream_format: StreamFormat | None = None
+    first_answer: FirstAnswer | None = None
+
+
+class Stop(IntEnum):
+    """Reason for which a run stops before its own end. A later one takes precedence over those before it."""
+
+    NONE = auto()
+    AFTER_STEP = auto()
+    """A worker continues it after the next step from which one can resume."""
+    END = auto()
+    """It ends as `cancelled` or `failed`."""
+    NOW = auto()
+    """A worker continues it and repeats the open turn."""
+    LOST = auto()
+    """Another process has ended or resumed it."""
+
+
 class LiveRun:
     """A run in this process.
 
-    `opening` holds the bytes of the first events, which follow from the committed response. `grace_seconds` is how long
-    a stored run continues without its client; None: until it ends. An unstored run stops immediately. `claim` is the
-    worker's claim of a background run, `warnings` are for the client that created the run. Without a `stream_format`
-    the stream has the format of the Responses API. A run that is not `streamed` keeps no bytes for its client.
-    `encrypted_secrets` returns the data of the request that workers need besides the stored data. A stream waits for
-    the `first_answer` of the upstream.
+    `grace_seconds` is how long a stored run continues without its client; None: until it ends. An unstored run stops
+    immediately. `claim` is the worker's claim of a background run. Only the client of a streamed run gets bytes.
+    `encrypted_secrets` returns the data of the request that workers need besides the stored data.
     """
 
     def __init__(
         self,
         assembled: AssembledRun,
         *,
-        opening: bytes,
         grace_seconds: float | None,
+        client: RunClient | None = None,
         claim: Claim | None = None,
-        warnings: Sequence[str] = (),
-        stream_format: StreamFormat | None = None,
         encrypted_secrets: Callable[[], str] = str,
-        first_answer: FirstAnswer | None = None,
     ) -> None:
+        client = client or RunClient()
         self.identity = identity = assembled.identity
-        self.warnings = warnings
+        self.warnings = client.warnings
         self.claim = claim
         self.end: RunEnded | None = None
         self.leased_until = lease_until()
@@ -128,30 +144,25 @@ class LiveRun:
         self.misses_database = False
         self._run = assembled.run
         self._recorder = assembled.recorder
-        self._format = stream_format
+        self._format = client.stream_format
+        self._first_answer = client.first_answer
         self._grace_seconds = grace_seconds if identity.stored else 0
-        self._has_reader = identity.streamed and not identity.in_worker
         self._encrypted_secrets = encrypted_secrets
-        self._first_answer = first_answer
-        # Not a `deque`, which takes 0.8 KB even when it is empty.
-        self._ready: list[bytes] = []
-        self._unread = 0
-        self._wake = TimedEvent(PING_SECONDS)
-        # Set only while the run waits for its client, as few runs ever do: an event takes 0.8 KB.
-        self._has_room: asyncio.Event | None = None
-        self._disconnect: Callable[[], None] | None = None
+        self._stream = ClientStream(
+            ping=PING if self._format is None else self._format.ping,
+            # Clients of a run in a worker read its log instead.
+            has_reader=identity.streamed and not identity.in_worker,
+        )
+        self._stream.put(client.opening)
         self.next_sequence = self._recorder.next_sequence
         """The number of the event after those that the client has received, once `frames` has ended."""
-        self._keep(opening)
         self._task: asyncio.Task[None] | None = None
-        self._given_up = asyncio.Event()
-        self._stops_after_step = False
-        self._is_interrupted = False
-        self._is_lost = False
-        self._has_lost_database = False
+        self._is_over = asyncio.Event()
+        self._stop = Stop.NONE
+        # Set while the end is written, or the run is left to a worker: from then on it cannot be stopped.
         self._is_ending = False
         self._notify_workers: Callable[[], None] | None = None
-        self._cancelled = _CANCELLED
+        self._ending = _CANCELLED
         self._unaccounted: TurnRecord | None = None
         self._grace: asyncio.Task[None] | None = None
         self._is_recording = False
@@ -162,6 +173,7 @@ class LiveRun:
         _registry.add(self)
         self._recorder.start()
         self._task = asyncio.get_running_loop().create_task(self._execute())
+        self._task.add_done_callback(lambda _: self._release_client())
 
     # -- for the client ------------------------------------------------------------------------------------------------
 
@@ -174,91 +186,39 @@ class LiveRun:
             await self._first_answer.wait()
             failure = None if self.end is None else self.end.ending.failure
             if failure is not None and not self._first_answer.has_begun:
-                self._leave_reader()
+                self._stream.drop_reader()
                 raise failure.as_api_error()
 
-    async def frames(self, disconnect: Callable[[], None] | None = None) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of the stream as they become ready, with pings in between while there are none.
+    def frames(self, disconnect: Callable[[], None] | None = None) -> AsyncGenerator[bytes, None]:
+        """Return the bytes of the stream as they become ready, with pings in between (see `ClientStream.read`).
 
-        `disconnect` is called if the client reads nothing for `SLOW_READER_SECONDS` although it has much to read.
         Raises `ConnectionCut` if another process continues the run, and `DatabaseUnavailable` if its end could not be
         stored.
         """
-        self._disconnect = disconnect
-        try:
-            while True:
-                self._wake.clear()
-                if self._ready:
-                    yield self._take()
-                elif self._given_up.is_set() or (self._task is not None and self._task.done()):
-                    if self.end is None:
-                        raise ConnectionCut
-                    if self._has_lost_database:
-                        raise DATABASE_LOST.as_api_error()
-                    return
-                elif not await self._wake.wait():
-                    yield PING if self._format is None else self._format.ping
-        finally:
-            self._wake.close()
+        return self._stream.read(disconnect)
 
-    def _keep(self, data: bytes) -> None:
-        """Keep bytes for the client."""
-        # Clients of a run in a worker read its log instead.
-        if data and self._has_reader:
-            self._ready.append(data)
-            self._unread += len(data)
-            self._wake.set()
-
-    def _take(self) -> bytes:
-        if self._unread <= _PIECE_BYTES:
-            data = b"".join(self._ready)
-            self._ready.clear()
-        else:
-            data = self._ready.pop(0)
-        self._unread -= len(data)
-        if self._has_room is not None:
-            self._has_room.set()
-        return data
-
-    def _leave_reader(self) -> None:
-        self._has_reader, self._unread = False, 0
-        self._ready.clear()
-        if self._has_room is not None:
-            self._has_room.set()
-
-    async def _wait_for_reader(self) -> None:
-        self._has_room = asyncio.Event()
-        while self._unread > UNREAD_BYTES:
-            self._has_room.clear()
-            if not await wait_within(self._has_room, settings.SLOW_READER_SECONDS):
-                logger.warning(
-                    "disconnecting a client that reads too slowly", extra={"response": self.identity.response_id}
-                )
-                self._leave_reader()
-                if self._disconnect is not None:
-                    self._disconnect()
+    def _release_client(self, error: Exception | None = None) -> None:
+        """Let the client wait no longer."""
+        self._stream.close(ConnectionCut() if self.end is None else error)
+        self._is_over.set()
 
     async def finished(self) -> RunEnded:
         """Wait until the run has ended and return its end; without its database, until the client's time is over."""
         if self._task is not None:
-            giving_up = asyncio.ensure_future(self._given_up.wait())
-            try:
-                # A client that stops waiting does not cancel the run.
-                await asyncio.wait([self._task, giving_up], return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                giving_up.cancel()
+            # A client that stops waiting does not cancel the run.
+            await self._is_over.wait()
             if self._task.done():
                 self._task.result()
         return cast("RunEnded", self.end)
 
-    async def closed(self) -> None:
+    async def stored(self) -> None:
         """Wait until everything was stored that can be stored."""
         if self._task is not None:
             await asyncio.shield(self._task)
 
     def detach(self) -> None:
         """Continue without the client for the team's grace period, then cancel the run."""
-        self._leave_reader()
+        self._stream.drop_reader()
         if self._grace_seconds is None or self._task is None or self._task.done():
             return
         if self._grace_seconds == 0:
@@ -266,18 +226,36 @@ class LiveRun:
         else:
             self._grace = asyncio.get_running_loop().create_task(self._cancel_unless_followed(self._grace_seconds))
 
+    # -- stopping ------------------------------------------------------------------------------------------------------
+
     def cancel(self) -> None:
         """Stop the run: the upstream connection is closed and the response ends as `cancelled`."""
-        if self._task is not None and not self._task.done():
-            # Deferred: a task that is cancelled before its first step never runs, and would not store its end.
-            self._task.get_loop().call_soon(self._stop)
+        self._stop_now(Stop.END)
+
+    def fail(self, failure: Failure) -> None:
+        """Stop the run: the upstream connection is closed and the response ends as `failed`."""
+        self._ending = failed(failure)
+        self._stop_now(Stop.END)
 
     def lose(self) -> None:
         """Stop the run without storing its end, because another process has ended or resumed it."""
-        self._is_lost = True
-        self.cancel()
+        self._stop_now(Stop.LOST)
 
-    def _stop(self) -> None:
+    def stop_after_step(self) -> None:
+        """Stop after the next step from which another worker can resume without repeating anything."""
+        self._stop = max(self._stop, Stop.AFTER_STEP)
+
+    def stop_now(self) -> None:
+        """Stop immediately without ending the response. The worker that resumes it repeats the open turn."""
+        self._stop_now(Stop.NOW)
+
+    def _stop_now(self, reason: Stop) -> None:
+        self._stop = max(self._stop, reason)
+        if self._task is not None and not self._task.done():
+            # Deferred: a task that is cancelled before its first step never runs, and would not store its end.
+            self._task.get_loop().call_soon(self._interrupt)
+
+    def _interrupt(self) -> None:
         # An end that is being written must be written completely.
         if self._task is not None and not self._is_ending:
             self._task.cancel()
@@ -306,26 +284,13 @@ class LiveRun:
 
     @property
     def is_stopping(self) -> bool:
-        """True if it was asked to stop immediately."""
-        return self._is_interrupted
+        """True if it was asked to stop immediately without ending the response."""
+        return self._stop >= Stop.NOW
 
     def hand_over_after_step(self, notify_workers: Callable[[], None]) -> None:
         """Leave the run to the workers, which are notified, after the next step from which one can resume."""
-        self._notify_workers, self._stops_after_step = notify_workers, True
-
-    def fail(self, failure: Failure) -> None:
-        """Stop the run: the upstream connection is closed and the response ends as `failed`."""
-        self._cancelled = failed(failure)
-        self.cancel()
-
-    def stop_after_step(self) -> None:
-        """Stop after the next step from which another worker can resume without repeating anything."""
-        self._stops_after_step = True
-
-    def stop_now(self) -> None:
-        """Stop immediately without ending the response. The worker that resumes it repeats the open turn."""
-        self._is_interrupted = True
-        self.cancel()
+        self._notify_workers = notify_workers
+        self.stop_after_step()
 
     async def _leave_to_successor(self, unfinished: TurnRecord | None = None) -> None:
         # The events that followers have received must be stored, and the tokens of the unfinished turn accounted for:
@@ -338,7 +303,7 @@ class LiveRun:
                 await self._recorder.record_usage(unfinished)
             await self._hand_over()
         except LeaseLost:
-            await self._lost()
+            await self._end_unstored()
 
     async def _hand_over(self) -> None:
         """Let workers claim the run, if it is to be handed over and has not ended."""
@@ -378,36 +343,37 @@ class LiveRun:
         try:
             async with aclosing(self._run.steps()) as steps:
                 async for step in steps:
-                    if self._is_interrupted and isinstance(step, TurnEnded | TurnDiscarded | RunEnded):
+                    if self._stop is Stop.NOW and isinstance(step, TurnEnded | TurnDiscarded | RunEnded):
                         # Code of the turn may have caught the cancellation and turned it into a regular end. Recording
                         # that would end the response, but another worker is to resume it.
                         await self._leave_to_successor(step.turn)
                         return
                     await self._record(step)
-                    if self._stops_after_step and self._run.is_idle and not isinstance(step, Emitted):
+                    leaves = self._stop in (Stop.AFTER_STEP, Stop.NOW)
+                    if leaves and self._run.is_idle and not isinstance(step, Emitted):
                         await self._hand_over()
                         return
         except asyncio.CancelledError:
-            if self._is_lost:
-                await self._lost()
-            elif self._is_interrupted:
-                await self._leave_to_successor()
-            else:
-                await self._close(self._cancelled)
+            match self._stop:
+                case Stop.LOST:
+                    await self._end_unstored()
+                case Stop.NOW:
+                    await self._leave_to_successor()
+                case _:
+                    await self._end(self._ending)
         except LeaseLost:
-            await self._lost()
+            await self._end_unstored()
         except Exception as error:
             if not is_unavailable(error):
                 logger.exception("run failed", extra={"response": self.identity.response_id})
-                await self._close(failed(_INTERNAL_ERROR))
+                await self._end(failed(_INTERNAL_ERROR))
             else:
                 # A worker's run is not ended: another worker resumes it once its lease has expired.
                 logger.exception("a run has lost its database", extra={"response": self.identity.response_id})
                 if not self.identity.in_worker:
-                    await self._close(failed(DATABASE_LOST), was_without_database=True)
+                    await self._end(failed(DATABASE_LOST), was_without_database=True)
         finally:
             _registry.discard(self)
-            self._wake.set()
             if self._first_answer is not None:
                 self._first_answer.give_up()
             self._recorder.release_reservation()
@@ -415,7 +381,7 @@ class LiveRun:
                 self._grace.cancel()
 
     async def _record(self, step: Step) -> None:
-        # Until the step is committed, `_lost` must be able to record its usage.
+        # Until the step is committed, `_end_unstored` must be able to record its usage.
         self._unaccounted = step.turn if isinstance(step, TurnEnded | TurnDiscarded | RunEnded) else None
         self._is_recording = True
         try:
@@ -433,11 +399,11 @@ class LiveRun:
             self._first_answer.begin()
         if not isinstance(step, Emitted) and (limit := wait_limit.current()) is not None:
             limit.renew()
-        self._keep(data)
-        if self._unread > UNREAD_BYTES and self.end is None:
-            await self._wait_for_reader()
+        self._stream.put(data)
+        if self._stream.is_full and self.end is None:
+            await self._stream.wait_for_reader()
 
-    async def _close(self, ending: Ending, *, was_without_database: bool = False) -> None:
+    async def _end(self, ending: Ending, *, was_without_database: bool = False) -> None:
         """Interrupt the run and store its terminal state."""
         self._is_ending = True
         if self.end is not None:
@@ -445,30 +411,26 @@ class LiveRun:
         try:
             await self._record(self._run.interrupt(ending))
         except LeaseLost:
-            self._has_lost_database = was_without_database
-            await self._lost()
+            await self._end_unstored(was_without_database=was_without_database)
         except Exception as error:
             # The lease expires, and then the sweeper ends the response.
             logger.exception("a run could not be closed", extra={"response": self.identity.response_id})
-            self._has_lost_database = is_unavailable(error)
-            await self._lost()
+            await self._end_unstored(was_without_database=is_unavailable(error))
 
-    async def _lost(self) -> None:
-        """Stop a run whose end this process cannot store, mostly because another one has, and record its usage."""
+    async def _end_unstored(self, *, was_without_database: bool = False) -> None:
+        """End a run whose end this process cannot store, mostly because another one has, and record its usage."""
         self._is_ending = True
         if self.end is not None:
             return
-        if self.misses_database or expired_before() > self.leased_until:
-            # The database was unavailable for so long that other processes considered the run dead.
-            self._has_lost_database = True
+        # Without the database for so long, other processes have considered the run dead.
+        was_without_database |= self.misses_database or expired_before() > self.leased_until
         # The end is only for the client of this connection; nothing of it is stored.
-        self.end = self._run.interrupt(failed(DATABASE_LOST if self._has_lost_database else _ENDED_ELSEWHERE))
-        if not self._has_lost_database:
-            self._keep(DONE_FRAME if self._format is None else self._format.close())
+        self.end = self._run.interrupt(failed(DATABASE_LOST if was_without_database else _ENDED_ELSEWHERE))
+        if not was_without_database:
+            self._stream.put(DONE_FRAME if self._format is None else self._format.close())
         elif not self.identity.in_worker:
             # The client need not wait any longer; the rest has its own time limit.
-            self._given_up.set()
-            self._wake.set()
+            self._release_client(DATABASE_LOST.as_api_error())
             wait_limit.start()
         # The turn that was interrupted just now, or the one whose end could not be stored.
         turn = self.end.turn or self._unaccounted
@@ -638,7 +600,7 @@ async def drain(*, seconds_left: Callable[[], float], notify_workers: Callable[[
             run.stop_now()
         else:
             run.fail(SHUTTING_DOWN)
-    await asyncio.gather(*(run.closed() for run in _registry.all()), return_exceptions=True)
+    await asyncio.gather(*(run.stored() for run in _registry.all()), return_exceptions=True)
     notification.send()
 
 
@@ -668,4 +630,4 @@ async def cancel_all() -> None:
     for run in runs:
         run.cancel()
     if runs:
-        await asyncio.gather(*(run.closed() for run in runs), return_exceptions=True)
+        await asyncio.gather(*(run.stored() for run in runs), return_exceptions=True)

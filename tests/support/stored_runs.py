@@ -21,7 +21,7 @@ from responses.runs import selectors, store
 from responses.runs.identity import RunIdentity
 from responses.runs.recorder import Recorder, RecorderState, item_rows
 from responses.runs.rows import new_row
-from responses.runs.runner import AssembledRun, LiveRun
+from responses.runs.runner import AssembledRun, LiveRun, RunClient
 from responses.runs.store import Change, writer
 from responses.schema import parse_create
 from tenants import scope
@@ -49,7 +49,7 @@ class Begun:
         """Return the run as the web process executes it."""
         identity = replace(self.who, streamed=True)
         assembled = AssembledRun(run=self.run(model), recorder=self.recorder, identity=identity)
-        return LiveRun(assembled, opening=self.opening, grace_seconds=grace_seconds)
+        return LiveRun(assembled, client=RunClient(opening=self.opening), grace_seconds=grace_seconds)
 
 
 def begin(caller: Caller, *, at: datetime | None = None, **request: Any) -> Begun:
