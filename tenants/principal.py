@@ -79,6 +79,11 @@ class Principal:
         return f"key:{self.key_id}"
 
     @property
+    def is_limited(self) -> bool:
+        """True if any limit applies. Otherwise, requests neither call Redis for it nor store more."""
+        return bool(self.limits or self.limits_some_end_users)
+
+    @property
     def is_admin(self) -> bool:
         """True for an admin key, which may use the admin API and nothing else."""
         return not self.team_id

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def is_limited(principal: object) -> bool:
-    """Return whether any limit applies to a principal. If not, its requests neither call Redis nor store more."""
-    return isinstance(principal, Principal) and bool(principal.limits or principal.limits_some_end_users)
+    """Return whether any limit applies to a principal."""
+    return isinstance(principal, Principal) and principal.is_limited
 
 
 class LimitThrottle(AsyncThrottle):

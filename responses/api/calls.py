@@ -12,14 +12,13 @@ from core.http.asgi import Scope as AsgiScope
 from core.ids import new_id
 from core.load.draining import draining
 from engine.events.types import ErrorEvent, frame
-from limits import Demand
 from limits.throttle import add_headers
 from responses.api.requests import Replay, info_of, warning_headers
 from responses.lifecycle import create
 from responses.lifecycle.resolve import NewRequest
 from responses.models import Mode
 from responses.runs import follow
-from responses.runs.reservations import CallReservation
+from responses.runs.reservations import OPEN_STREAM, CallReservation
 from responses.runs.runner import LiveRun
 from responses.schema import CreateResponse
 from tenants.principal import Principal
@@ -50,7 +49,7 @@ class Call:
         """Count a stream that only reads a run as an open stream until it is closed. Raises `RateLimited`."""
         draining.note_reader()
         self.reservation = CallReservation(principal, reservation_id=new_id("call"))
-        await self.reservation.take(Demand(requests=0, stream=True, endpoint="responses"))
+        await self.reservation.reserve(OPEN_STREAM)
         await add_headers(principal)
 
     def disconnected(self) -> None:

@@ -56,15 +56,14 @@ from core.ids import new_id
 from core.json.large_work import note_size, off_loop
 from core.load.draining import ConnectionCut, draining
 from core.telemetry import metrics
-from limits import Demand
-from limits.throttle import add_headers, is_limited
+from limits.throttle import add_headers
 from responses.api.requests import info_of, warning_headers
 from responses.api.socket_streams import QueuedRequest, SocketStream, SocketStreams, pop_stream_id
 from responses.lifecycle import create
 from responses.lifecycle.create import StartedRun
 from responses.lifecycle.resolve import NewRequest
 from responses.models import Mode
-from responses.runs.reservations import CallReservation
+from responses.runs.reservations import OPEN_STREAM, CallReservation
 from responses.schema import CreateResponse, parse_create
 from tenants.authentication import authenticate
 from tenants.models import Scope as KeyScope
@@ -144,7 +143,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             open_requests.check(header(self.scope, b"authorization"), counted=1)
             principal = await self._authenticate()
             self.scope[SENDER] = principal.team_id
-            if is_limited(principal):
+            if principal.is_limited:
                 await self._reserve(principal)
         except Exception as error:
             await add_headers(principal)
@@ -182,7 +181,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
     async def _reserve(self, principal: Principal) -> None:
         """Count the connection as an open stream, until it ends. Its responses do not count as further streams."""
         reservation = CallReservation(principal, reservation_id=new_id("call"))
-        await reservation.take(Demand(requests=0, stream=True, endpoint=ENDPOINT.path))
+        await reservation.reserve(OPEN_STREAM)
         self._reservation = reservation
         await add_headers(principal)
 

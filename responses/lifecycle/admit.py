@@ -9,7 +9,6 @@ from engine import spans, turn_request
 from engine.calls.toolbox import Toolbox
 from engine.state import RunContext, RunState
 from engine.turn import TurnRequest
-from limits.throttle import is_limited
 from responses import moderation
 from responses.lifecycle.resolve import ResolvedRequest
 from responses.runs.reservations import RunReservation
@@ -31,7 +30,7 @@ class AdmittedRequest:
     def release(self) -> None:
         """Release the reservation of a response that is not stored."""
         if self.reservation is not None:
-            self.reservation.give_up()
+            self.reservation.release()
 
 
 async def admit(resolved: ResolvedRequest) -> AdmittedRequest:
@@ -57,20 +56,20 @@ async def admit(resolved: ResolvedRequest) -> AdmittedRequest:
             )
     except BaseException:
         if reservation is not None:
-            reservation.give_up()
+            reservation.release()
         raise
     return AdmittedRequest(resolved=resolved, reservation=reservation, checks=checks, tools=tools)
 
 
 async def _reserve(resolved: ResolvedRequest) -> RunReservation | None:
     request = resolved.request
-    if not is_limited(request.principal):
+    if not request.principal.is_limited:
         return None
     reservation = RunReservation(request.principal, resolved.identity, resolved.route.capabilities)
     if resolved.identity.background:
-        await reservation.take_queue_place()
+        await reservation.reserve_queue_place()
     else:
-        await reservation.take(_first_call(resolved.prepared.run_context), stream=request.is_open_stream)
+        await reservation.reserve(_first_call(resolved.prepared.run_context), stream=request.is_open_stream)
     return reservation
 
 

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from conversations.models import Placement, Section, opens_context
-from core.clock import now
 from core.json.large_work import off_loop
 from core.process_name import process_name
 from core.work.leases import lease_until
@@ -25,8 +24,7 @@ from responses.runs.conversation_lock import ConversationAppend
 from responses.runs.identity import RunIdentity
 from responses.runs.recorder import FLUSH_BYTES, Recorder, RecorderState, item_rows, preview
 from responses.runs.rows import Row, new_row
-from responses.runs.store import CallUpdate, Change, LockGuard, PredecessorGuard, submit_new
-from responses.schema import CreateResponse
+from responses.runs.store import Change, LockGuard, PredecessorGuard, submit_new
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +73,9 @@ async def _build(admitted: AdmittedRequest) -> NewResponse:
     recorder = Recorder(identity, RecorderState(), append, admitted.reservation)
     first_events = (queued if identity.background else opening)(resolved.prepared.run_context.parameters)
     frames, batch = await off_loop(partial(_open_log, recorder, identity, first_events))
-    answered = await off_loop(partial(_answered_calls, resolved.body, context))
+    # Calls of client tools end with their outputs, which are in the next request.
+    calling_id = resolved.body.previous_response_id or context.answered_response_id
+    answered = await off_loop(partial(pairing.answered_calls, context.input_bodies, response_id=calling_id))
     return NewResponse(
         admitted=admitted,
         recorder=recorder,
@@ -184,22 +184,3 @@ def _input_rows(identity: RunIdentity, context: RequestContext) -> list[Row]:
                 )
             )
     return rows
-
-
-def _answered_calls(body: CreateResponse, context: RequestContext) -> Sequence[CallUpdate]:
-    """Return the updates that end the client tool calls whose outputs this request contains."""
-    calling_response_id = body.previous_response_id or context.answered_response_id
-    if calling_response_id is None:
-        return ()
-    at = now()
-    return [
-        CallUpdate(
-            response_id=calling_response_id,
-            call_id=output.call_id,
-            status="failed" if output.failed else "completed",
-            ended_at=at,
-            output=output.text,
-        )
-        for item in context.input_bodies
-        if (output := pairing.call_output(item)) is not None
-    ]

@@ -11,9 +11,6 @@ from core.ids import new_id
 from core.json.large_work import off_loop
 from core.telemetry import tracing
 from engine import spans
-from engine.compaction import token_estimate
-from engine.state import RunContext
-from limits.throttle import is_limited
 from responses.lifecycle import conversation_runs
 from responses.models import Mode
 from responses.requests import capabilities, prompts, tool_offer
@@ -81,7 +78,7 @@ async def resolve(request: NewRequest) -> ResolvedRequest:
     # The prompt comes first: it may provide the model and defaults of other parameters.
     body, preface = await prompts.resolve(principal=principal, body=request.body)
     end_user = limits.end_user_of(body.safety_identifier, body.user)
-    if is_limited(principal):
+    if principal.is_limited:
         body = _within_limits(body, await limits.applying(principal, end_user))
     route = await directory.aroute(principal, body.model)
     body, warnings = await without_unavailable_tools(principal, body)
@@ -101,7 +98,7 @@ async def resolve(request: NewRequest) -> ResolvedRequest:
         await tool_offer.check_grammars(prepared.body)
         await off_loop(partial(capabilities.check_length, prepared.run_context))
         counts_input = request.stream_format is not None
-        input_tokens = await off_loop(partial(_input_tokens, prepared.run_context)) if counts_input else 0
+        input_tokens = await off_loop(prepared.estimate_input_tokens) if counts_input else 0
     is_background = bool(body.background)
     identity = RunIdentity(
         response_id=request.response_id,
@@ -147,12 +144,3 @@ def _within_limits(body: CreateResponse, applying: Sequence[SubjectLimits]) -> C
         if allowed and (given is None or given > min(allowed)):
             lowered[name] = min(allowed)
     return body.model_copy(update=lowered) if lowered else body
-
-
-def _input_tokens(context: RunContext) -> int:
-    return token_estimate.input_tokens(
-        instructions=context.instructions,
-        items=context.items,
-        sampling=context.sampling,
-        attachments=context.attachments,
-    )

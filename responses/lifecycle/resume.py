@@ -142,7 +142,7 @@ class StoredRun:
             tools = self._restored_tools()
         if factory.reservation is not None:
             self.recorder.use(factory.reservation)
-            factory.reservation.adopt(self._returned_calls())
+            factory.reservation.extend(self._returned_calls())
         run = factory.build(self.context, self.state, tools)
         return AssembledRun(run=run, recorder=self.recorder, identity=self.identity)
 

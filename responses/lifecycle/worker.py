@@ -30,7 +30,6 @@ from core.work.leases import Claim
 from core.work.work_queue import WorkLoop
 from engine import spans
 from engine.events.response_body import Ending, failed
-from limits.throttle import is_limited
 from responses import moderation
 from responses.lifecycle import blocked, queue, resume
 from responses.lifecycle.resume import QueuedRun, StoredRun

@@ -28,7 +28,10 @@ from conversations.items import (
     ToolSearchOutput,
     plain_text,
 )
+from core.clock import now
 from core.errors import ToolCallMismatch
+from engine.events.types import Body
+from responses.runs.store import CallUpdate
 
 # As in OpenAI's error messages; an output is named "… output".
 _LABELS: dict[type[Any], str] = {
@@ -135,6 +138,24 @@ def call_output(body: dict[str, Any]) -> CallOutput | None:
     if call_id is None:
         return None
     return CallOutput(call_id=call_id, failed=body["status"] == "failed", text=plain_text(body))
+
+
+def answered_calls(items: Iterable[Body], *, response_id: str | None) -> Sequence[CallUpdate]:
+    """Return the updates that end the calls of an earlier response whose outputs are among these items."""
+    if response_id is None:
+        return ()
+    at = now()
+    return [
+        CallUpdate(
+            response_id=response_id,
+            call_id=output.call_id,
+            status="failed" if output.failed else "completed",
+            ended_at=at,
+            output=output.text,
+        )
+        for item in items
+        if (output := call_output(item)) is not None
+    ]
 
 
 def _call_id(item: Any) -> str | None:

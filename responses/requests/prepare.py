@@ -11,6 +11,7 @@ from core.clock import now
 from core.db.db_threads import in_db_thread
 from core.json.large_work import LARGE_BYTES, note_size, off_loop
 from engine import messages
+from engine.compaction import token_estimate
 from engine.state import ModelTraits, RunContext
 from engine.turn import Sampling
 from responses.requests import capabilities
@@ -51,6 +52,16 @@ class PreparedRequest:
     created_at: datetime
     options: dict[str, Any]
     run_context: RunContext
+
+    def estimate_input_tokens(self) -> int:
+        """Return an estimate of the tokens that the model reads."""
+        context = self.run_context
+        return token_estimate.input_tokens(
+            instructions=context.instructions,
+            items=context.items,
+            sampling=context.sampling,
+            attachments=context.attachments,
+        )
 
 
 async def prepare(

@@ -50,7 +50,7 @@ from responses.runs import open_calls, store
 from responses.runs.conversation_lock import ConversationAppend
 from responses.runs.identity import RunIdentity
 from responses.runs.log_messages import LogMessage
-from responses.runs.reservations import RunReservation, Settlement, in_background
+from responses.runs.reservations import RunReservation, Settlement
 from responses.runs.rows import Row, new_row
 from responses.runs.run_metrics import RunMetrics, count_usage
 from responses.runs.store import GUARDED, CallUpdate, Change, ExtraWrite, LeaseGuard, ResponseUpdate, writer
@@ -168,7 +168,7 @@ class Recorder:
         self.metrics.count(step, first_token_ms=self._state.first_token_ms)
         # Sent to Redis before the client receives the end of the run, so that its next request finds the place free.
         if self._settlement is not None:
-            self._settlement.follow()
+            self._settlement.settle()
             self._settlement = None
 
     def use(self, reservation: RunReservation) -> None:
@@ -177,8 +177,8 @@ class Recorder:
 
     def release_reservation(self) -> None:
         """Release what the run still has reserved, because this process does not continue it. Does not wait."""
-        if self._reservation is not None and self._reservation.is_open:
-            in_background(self._reservation.close())
+        if self._reservation is not None:
+            self._reservation.release()
 
     async def _store_large(self, step: Step) -> bytes:
         """Commit a step and return its bytes, with the work in between in a thread.
@@ -442,7 +442,7 @@ class Recorder:
         # In a thread, because the writes depend on the row of the response, which must not change in between.
         count_usage(await in_db_thread(partial(_write_usage, identity, turn, records, writes)))
         if settlement is not None:
-            settlement.follow()
+            settlement.settle()
 
     async def record_no_usage(self, number: int) -> None:
         """Record that a run that another process has ended had no model call open."""

@@ -34,7 +34,6 @@ from engine.compaction import token_estimate
 from engine.events.types import Event
 from engine.turn import Call, Finish, FunctionTool, LanguageModel, TurnRequest, TurnResult, TurnStream
 from limits import Demand, Grant
-from limits.throttle import is_limited
 from responses.runs import cost_bounds
 from responses.runs.identity import RunIdentity
 from responses.runs.rows import Row, new_row
@@ -58,6 +57,8 @@ _LONGEST_PAUSE = 5.0
 # process may be held for longer than most clients wait.
 _LONGEST_WAIT = 60.0
 _PATIENCE = 30
+OPEN_STREAM = Demand(requests=0, stream=True, endpoint="responses")
+"""The demand of a stream that is no run: a connection, or a stream that only reads a run."""
 
 
 def _statement(change: str) -> Statement:
@@ -142,9 +143,9 @@ class CallReservation:
         self._id = reservation_id
         self._grant: Grant | None = None
 
-    async def take(self, demand: Demand) -> Grant | None:
-        """Reserve and store the reservation; None without limits. Raises the error of the limit that refuses it."""
-        if not is_limited(self._principal):
+    async def reserve(self, demand: Demand) -> Grant | None:
+        """Make and store the reservation; None without limits. Raises the error of the limit that refuses it."""
+        if not self._principal.is_limited:
             return None
         grant = await limits.reserve(self._principal, demand, reservation_id=self._id)
         response_headers.add(grant.headers)
@@ -321,6 +322,7 @@ class RunReservation:
         self._capabilities = capabilities
         self._demand = Demand()
         self._place: Grant | None = None
+        self._is_stored = False
         # The reservation of the present call: for the first call that of the place, for a later one its own.
         self._call: Grant | None = None
         # The reservations of hosted calls, by call id, from before the calls start until their usage is recorded.
@@ -332,7 +334,7 @@ class RunReservation:
 
     # -- before the run ------------------------------------------------------------------------------------------------
 
-    async def take(self, request: TurnRequest | None, *, stream: bool = False) -> None:
+    async def reserve(self, request: TurnRequest | None, *, stream: bool = False) -> None:
         """Reserve the run's place and its first call. Raises the error of the limit that refuses them.
 
         Without a request the run calls no model.
@@ -345,8 +347,8 @@ class RunReservation:
         self._place = await limits.reserve(self._principal, self._demand, reservation_id=self._id)
         response_headers.add(self._place.headers)
 
-    async def start(self) -> None:
-        """Store the place of a run that was queued, and leave its place in the queue."""
+    async def leave_queue(self) -> None:
+        """Store the place of a run that was queued, and release its place in the queue."""
         queue_place = Grant(
             id=self._identity.response_id,
             team_id=self._principal.team_id,
@@ -358,7 +360,7 @@ class RunReservation:
         await self.store(Change(team_id=queue_place.team_id, extra=deletions(queue_place)))
         await limits.release(queue_place)
 
-    async def take_queue_place(self) -> None:
+    async def reserve_queue_place(self) -> None:
         """Reserve a place in the queue for a run that a worker starts later."""
         identity = self._identity
         self._demand = Demand(requests=0, queued=True, end_user=identity.end_user, endpoint=identity.endpoint)
@@ -375,25 +377,20 @@ class RunReservation:
                     if self._place is not None:
                         self._place = await limits.renew(self._place, self._principal, self._demand)
                 else:
+                    self._is_stored = True
                     return
         except BaseException:
-            self.give_up()
+            self.release()
             raise
-        self.give_up()
+        self.release()
         raise LimitsUnavailable
-
-    def give_up(self) -> None:
-        """Release the reservation of a run that was not stored."""
-        if self._place is not None:
-            limits.release_soon(self._place)
-            self._place = None
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def begin_first_call(self, request: TurnRequest) -> TurnRequest | None:
-        """Return the request of the first call with the maximum of output that the limits allow.
+    def first_turn(self, request: TurnRequest) -> TurnRequest | None:
+        """Return the request of the first turn with the maximum of output that the limits allow.
 
-        None if the call was not reserved together with the place of the run, or needs more than that.
+        None if the turn was not reserved together with the place of the run, or needs more than that.
         """
         place = self._place
         if self._calls or place is None:
@@ -405,8 +402,8 @@ class RunReservation:
         self._calls, self._call = 1, place
         return _lowered(request, place)
 
-    async def begin_call(self, request: TurnRequest) -> TurnRequest:
-        """Reserve a call, and return its request with the maximum of output that the limits allow.
+    async def reserve_turn(self, request: TurnRequest) -> TurnRequest:
+        """Reserve a turn, and return its request with the maximum of output that the limits allow.
 
         Waits while a rate or other requests leave no room, in the foreground for a limited time. Raises
         `InsufficientQuota` if a budget is used up.
@@ -445,8 +442,8 @@ class RunReservation:
             self._tools[call.call_id] = grant
         return Execute()
 
-    def adopt(self, grants: Mapping[str, Grant]) -> None:
-        """Continue the reservations of hosted calls that returned in a process that died, by the ids of the calls."""
+    def extend(self, grants: Mapping[str, Grant]) -> None:
+        """Add the reservations of hosted calls that returned in a process that died, by the ids of the calls."""
         self._tools |= grants
 
     async def _reserve(self, demand: Demand, *, reservation_id: str, waits: bool = True) -> Grant:
@@ -465,7 +462,7 @@ class RunReservation:
                     except ReservationLost:
                         grant = await limits.renew(grant, self._principal, demand)
                     except asyncio.CancelledError:
-                        in_background(_withdraw(grant, commit))
+                        in_background(_release_after(commit, grant))
                         raise
                     else:
                         return grant
@@ -579,22 +576,26 @@ class RunReservation:
         for call_id in settlement.tools:
             self._tools.pop(call_id, None)
 
-    @property
-    def is_open(self) -> bool:
-        """True while the run has a place."""
+    def release(self) -> None:
+        """Release the place of a run that was not stored, or that this process does not continue. Does not wait."""
         # A call whose usage could not be recorded keeps its reservation: the sweeper records it.
-        return self._place is not None and self._call is None
+        if self._place is None or self._call is not None:
+            return
+        if self._is_stored:
+            in_background(self._release())
+        else:
+            limits.release_soon(self._place)
+            self._place = None
 
-    async def close(self) -> None:
-        """Release the place of a run that this process does not continue."""
+    async def _release(self) -> None:
         settlement = self.settlement((), has_call=False, has_ended=True)
         if settlement.writes:
             await writer.submit(Change(team_id=self._principal.team_id, extra=settlement.writes))
         self.settle(settlement)
 
 
-async def _withdraw(grant: Grant, commit: "asyncio.Future[None]") -> None:
-    """Give back a reservation whose call was cancelled while its row was being stored."""
+async def _release_after(commit: "asyncio.Future[None]", grant: Grant) -> None:
+    """Release a reservation whose call was cancelled while its row was being stored."""
     await asyncio.wait([commit])
     if commit.exception() is None:
         await writer.submit(Change(team_id=grant.team_id, extra=deletions(grant)))
@@ -624,7 +625,7 @@ class Settlement:
     tools: Sequence[str] = ()
     has_ended: bool = False
 
-    def follow(self) -> None:
+    def settle(self) -> None:
         """Settle in Redis, without waiting for it."""
         self.reservation.settle(self)
 
@@ -652,7 +653,7 @@ class LimitedModel:
 
     def open(self, request: TurnRequest) -> TurnStream:
         """Start a turn. Its call is reserved when its events are iterated, unless it is reserved already."""
-        if (reserved := self._reservation.begin_first_call(request)) is not None:
+        if (reserved := self._reservation.first_turn(request)) is not None:
             return self._model.open(reserved)
         return _LimitedTurn(self._model, request, self._reservation)
 
@@ -686,7 +687,7 @@ class _LimitedTurn:
     async def events(self) -> AsyncGenerator[list[Event], None]:
         """Reserve the call, send it and yield its events."""
         try:
-            request = await self._reservation.begin_call(self._request)
+            request = await self._reservation.reserve_turn(self._request)
         except ApiError as error:
             self._failure = Failure.of_refusal(error)
             return

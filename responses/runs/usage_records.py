@@ -142,7 +142,7 @@ class RoutedCall:
             return self.route.prices.worst_cost(maxima, tiers=possible_tiers(service_tier))
 
         reservation = CallReservation(principal, reservation_id=new_id("call"))
-        grant = await reservation.take(
+        grant = await reservation.reserve(
             Demand(
                 requests=int(is_request),
                 input_tokens=input_tokens,
