@@ -32,8 +32,9 @@ from engine import spans
 from engine.events.response_body import Ending, failed
 from responses import moderation
 from responses.lifecycle import blocked, queue, resume
-from responses.lifecycle.resume import QueuedRun, StoredRun
+from responses.lifecycle.resume import QueuedRun
 from responses.lifecycle.run_factory import RunFactory
+from responses.lifecycle.stored_run import StoredRun
 from responses.models import Isolation, Response
 from responses.runs.reservations import RunReservation
 from responses.runs.runner import AssembledRun, LiveRun

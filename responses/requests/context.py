@@ -189,6 +189,16 @@ def load_history(response: Response) -> list[StoredItem]:
     return _read(found) if found else []
 
 
+def restore_context(
+    response: Response, input_bodies: Sequence[Body], *, preface: Sequence[StoredItem]
+) -> RequestContext:
+    """Return the context of a stored response, for its model. Runs inside a scope that sees the response's team."""
+    history, input_items = load_history(response), readable_items(input_bodies)
+    decrypt = TeamCipher(response.team_id).decrypt_compaction
+    compacted = from_latest_compaction([*history, *input_items], decrypt)
+    return RequestContext(preface=preface, history=history, input_items=input_items, compacted_context=compacted)
+
+
 def _read(found: ContextItems) -> list[StoredItem]:
     items = readable_items(map(orjson.loads, found.texts))
     # Where a call could not be read, its output must not be sent without it.

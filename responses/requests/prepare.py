@@ -12,11 +12,20 @@ from core.db.db_threads import in_db_thread
 from core.json.large_work import LARGE_BYTES, note_size, off_loop
 from engine import messages
 from engine.compaction import token_estimate
+from engine.events.types import Body
 from engine.state import ModelTraits, RunContext
 from engine.turn import Sampling
+from responses.models import Response
 from responses.requests import capabilities
 from responses.requests.attachments import TeamAttachments, check_attachments
-from responses.requests.context import RequestContext, UnstoredResponse, effective_request, needs_database, read_context
+from responses.requests.context import (
+    RequestContext,
+    UnstoredResponse,
+    effective_request,
+    needs_database,
+    read_context,
+    restore_context,
+)
 from responses.requests.encrypted_content import TeamCipher, reject_foreign_content
 from responses.requests.parameters import (
     build_sampling,
@@ -24,6 +33,7 @@ from responses.requests.parameters import (
     hidden_options,
     input_items,
     public_parameters,
+    split_instructions,
 )
 from responses.schema import CreateResponse
 from tenants.capabilities import Capabilities
@@ -173,4 +183,18 @@ def build_run_context(
         compaction=compaction_plan(options),
         generates=generates,
         wants_events=wants_events,
+    )
+
+
+def restore_run_context(response: Response, input_bodies: Sequence[Body]) -> RunContext:
+    """Build the constant part of the run of a stored response, with the bodies of its own input items."""
+    instructions, preface = split_instructions(response.parameters)
+    return build_run_context(
+        team_id=response.team_id,
+        parameters=response.parameters,
+        options=response.options,
+        model=response.upstream_model,
+        instructions=instructions,
+        context=restore_context(response, input_bodies, preface=preface),
+        attachments=TeamAttachments(response.team_id),
     )

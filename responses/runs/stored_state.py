@@ -1,0 +1,90 @@
+"""The state of a run, restored from its rows and its log."""
+
+from collections.abc import Iterable, Sequence
+
+from conversations.models import Placement, Section
+from engine.calls.outcomes import ToolResult
+from engine.events.fold import Fold
+from engine.state import (
+    ContextInsertion,
+    DiscardedTurn,
+    OutputItem,
+    PendingCall,
+    RunState,
+    call_with_output,
+    output_images,
+)
+from engine.turn import Call, Usage
+from responses.models import Response, Status, ToolCall, Turn
+
+
+def restore_state(response: Response, fold: Fold, turns: Sequence[Turn], calls: Sequence[ToolCall]) -> RunState:
+    """Return the state of a run after its last committed step. `fold` holds the events of its log."""
+    places = Placement.objects.filter(owner=response.pk, section=Section.OUTPUT).select_related("item")
+    output = [OutputItem(body=p.item.body, in_context=p.in_context) for p in places.order_by("position")]
+    committed = {item.body["id"] for item in output}
+    discarded = {turn.number: DiscardedTurn(**turn.discarded) for turn in turns if turn.discarded}
+    # A failed turn ends its run, except if it was a compaction pass. So in a resumed run every failed turn was one.
+    passes = [turn for turn in turns if turn.state in {"compacted", "failed"}]
+    last = discarded.get(response.turns - 1)
+    # Items that are in the log but that no step has committed belong to the interrupted turn. They stay in the output,
+    # because followers have received them, but no model reads them again.
+    uncommitted = [fragment for fragment in fold.fragments if fragment.body["id"] not in committed]
+    return RunState(
+        turn=response.turns,
+        output=output,
+        # The calls of hosted tools that have no item yet.
+        pending=[
+            PendingCall(
+                call=call_of(row),
+                turn=row.turn,
+                attempt=0 if row.status == "pending" else row.attempt,
+                result=ToolResult.restored(row.result) if row.result else None,
+            )
+            for row in calls
+            if row.status in {"pending", "in_progress", "returned"}
+        ],
+        fragments=uncommitted,
+        insertions=_insertions(calls),
+        discarded=len(discarded),
+        rejected=last if last and last.defect is not None else None,
+        input_too_long=any(turn.defect is None for turn in discarded.values()),
+        awaits_client=any(call.status in {"waiting", "asked"} for call in calls),
+        queued=response.status == Status.QUEUED,
+        compactions=len(passes),
+        compaction_tokens=sum(turn.output_tokens for turn in passes),
+        compaction_failed=any(turn.state == "failed" for turn in passes),
+        lost_tokens=_lost_tokens(response, turns),
+        hosted_calls=sum(call.kind != "function" and call.status not in {"asked", "refused"} for call in calls),
+        usage=Usage(
+            input_tokens=response.input_tokens,
+            cached_tokens=response.cached_tokens,
+            cache_write_tokens=response.cache_write_tokens,
+            output_tokens=response.output_tokens,
+            reasoning_tokens=response.reasoning_tokens,
+        ),
+    )
+
+
+def _lost_tokens(response: Response, turns: Sequence[Turn]) -> int:
+    """Return the output tokens of calls that were lost with a process: they have no turn."""
+    return max(0, response.output_tokens - sum(turn.output_tokens for turn in turns)) if turns else 0
+
+
+def _insertions(rows: Iterable[ToolCall]) -> list[ContextInsertion]:
+    """Return the context insertions of earlier turns: errors of refused calls, and images from tools."""
+    insertions = []
+    for row in rows:
+        match row.status, row.result:
+            case "refused", {"after": after}:
+                call = call_of(row)
+                fields = {"call_id": call.call_id, "name": call.name, "arguments": call.arguments}
+                insertions.append(call_with_output(after=after, output=row.output or "", **fields))
+            case "completed" | "failed", {"after": after, "parts": parts}:
+                insertions.append(output_images(after=after, call=call_of(row), images=parts))
+    return insertions
+
+
+def call_of(row: ToolCall) -> Call:
+    """Return the call that a row is about."""
+    return Call(item_id="", call_id=row.call_id, name=row.name, arguments=row.arguments)
