@@ -79,6 +79,8 @@ class StoredRun:
         Return None if this process has lost the run meanwhile; then nothing is written.
         """
         losses, response_id, turns = self.losses, self.identity.response_id, list[Row]()
+        if losses == Losses():
+            return self
         if losses.turn is not None:
             # The usage of the response includes lost calls, although its output shows nothing of them.
             self.state.count_lost(losses.turn.total_usage)
