@@ -112,7 +112,7 @@ class Instance:
         added = self.added.read_text().splitlines() if self.added.exists() else []
         self.added.unlink(missing_ok=True)
         for arguments in map(json.loads, added):
-            options = load_command_class("tenants", "add_upstream").create_parser("", "").parse_args(arguments)
+            options = load_command_class("routing", "add_upstream").create_parser("", "").parse_args(arguments)
             name = urlsplit(options.base_url).path.split("/")[1]
             assert name in PROVIDERS.values(), f"{options.base_url} is not an address of tests/docs/providers.py"
             path, key = PATHS[options.wire_api or "chat_completions"], options.api_key or "none"
