@@ -7,22 +7,18 @@ versions, then only of the old one, then only of the new one. Every difference i
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from openai import NotFoundError, OpenAI
-from typing_extensions import override
 
-from benchmarks.load import program
-from benchmarks.stack import ROOT, Programs, Server, Servers, is_up, manage, running_servers, tell
+from benchmarks.load import Target, program
+from benchmarks.stack import is_up, running_servers, tell
+from benchmarks.versions import Version, checked_out
 from launcher import processes
 from launcher.address import any_free_port
 
@@ -30,38 +26,6 @@ _QUICK, _SLOW = "mock-t20-d1-f1", "mock-t200-d50-f1"
 _PATIENCE_SECONDS = 120.0
 _POLL_SECONDS = 0.1
 _LINES = 3
-
-
-class Version(Programs):
-    """A checkout of the platform, whose processes use the servers of another."""
-
-    def __init__(self, name: str, root: Path) -> None:
-        self.name = name
-        self._root = root
-
-    @override
-    def manage(self, environment: Mapping[str, str], *arguments: str) -> str:
-        return manage(environment, *arguments, root=self._root)
-
-    def _start(self, servers: Servers, kind: str, *options: str, is_ready: Callable[[], bool]) -> Server:
-        # Celery puts the current directory on the path, so it has to be the checkout.
-        command = servers.command(f"{kind}-{self.name}", sys.executable, str(self._root / "manage.py"), kind, *options)
-        return servers.run(replace(command, directory=self._root), is_ready=is_ready)
-
-    def start_web(self, servers: Servers, key: str) -> OpenAI:
-        """Start a web process and return a client of it."""
-        port = any_free_port()
-        url = f"http://127.0.0.1:{port}"
-        options = ("--host", "127.0.0.1", "--port", str(port), "--processes", "1")
-        self._start(servers, "web", *options, is_ready=partial(is_up, f"{url}/readyz"))
-        return OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=_PATIENCE_SECONDS)
-
-    def start_worker(self, servers: Servers) -> Server:
-        """Start a worker and wait until it executes background responses."""
-        log = servers.log(f"worker-{self.name}")
-        seen = log.stat().st_size if log.exists() else 0
-        works = "the worker claims background responses"
-        return self._start(servers, "worker", is_ready=lambda: works in log.read_text(errors="replace")[seen:])
 
 
 def differences(writer: OpenAI, reader: OpenAI) -> Iterator[str]:
@@ -139,32 +103,24 @@ def _polls() -> Iterator[None]:
         time.sleep(_POLL_SECONDS)
 
 
-@contextmanager
-def _checkout(revision: str, path: Path) -> Iterator[Path]:
-    """Check a revision out beside this one, with the same environment."""
-    git = partial(subprocess.run, cwd=ROOT, check=True, capture_output=True)
-    git(["git", "worktree", "add", "--detach", "--quiet", str(path), revision])
-    try:
-        (path / ".venv").symlink_to(ROOT / ".venv")
-        yield path
-    finally:
-        git(["git", "worktree", "remove", "--force", str(path)])
+def _client(target: Target, key: str) -> OpenAI:
+    return OpenAI(base_url=f"{target.url}/v1", api_key=key, max_retries=0, timeout=_PATIENCE_SECONDS)
 
 
 def measured(revision: str, *, directory: Path) -> list[str]:
     """Return the differences, each with the versions of the workers, the writer and the reader."""
     directory.mkdir(parents=True)
     found = []
-    with _checkout(revision, directory / "old") as path:
-        old, new = Version("old", path), Version("new", ROOT)
+    with checked_out(revision, directory / "old") as old:
+        new = Version("new")
         with running_servers(directory / "servers", programs=old) as servers:
             port = any_free_port()
             url = f"http://127.0.0.1:{port}"
             servers.start("mock", str(program("mock")), "--port", str(port), is_ready=partial(is_up, f"{url}/health"))
             key = servers.route(url)
-            clients = {"old": old.start_web(servers, key)}
+            clients = {old.name: _client(old.start_web(servers, key), key)}
             new.manage(servers.environment, "migrate")
-            clients["new"] = new.start_web(servers, key)
+            clients[new.name] = _client(new.start_web(servers, key), key)
             for versions in ([old, new], [old], [new]):
                 workers = [version.start_worker(servers) for version in versions]
                 names = " and ".join(version.name for version in versions)
