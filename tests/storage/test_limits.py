@@ -203,7 +203,7 @@ def test_an_unset_output_limit_is_derived_from_the_budget(database: None, caller
 
 def test_a_call_without_a_price_is_refused_under_a_hard_budget(database: None, caller: Caller) -> None:
     limit(caller, budget="1")
-    with pytest.raises(PriceUnknown, match="the budget of your API key"):
+    with pytest.raises(PriceUnknown, match="the hard budget of your API key"):
         reserve(caller, call(10, cost=lambda _input, _output: None))
 
 
