@@ -107,7 +107,18 @@ class KeySpec:
 
 def create_key(*, team: Team, spec: KeySpec, actor: str = "system") -> NewKey:
     """Create a key and record it in the audit log."""
-    new = unsaved_key(
+    new = unsaved_key(team=team, spec=spec)
+    with scope.team(team.pk):
+        new.key.save(force_insert=True)
+        after = {"name": spec.name, "scopes": list(spec.scopes), "prefix": new.key.prefix}
+        audit(team_id=team.pk, actor=actor, action="api_key.created", target=new.key.pk, after=after)
+    return new
+
+
+def unsaved_key(*, team: Team, spec: KeySpec) -> NewKey:
+    """Return a key with a new secret, and store nothing."""
+    secret = _new_secret()
+    key = ApiKey(
         team=team,
         name=spec.name,
         purpose=spec.purpose,
@@ -119,18 +130,10 @@ def create_key(*, team: Team, spec: KeySpec, actor: str = "system") -> NewKey:
         expires_at=spec.expires_at,
         created_by_id=spec.created_by,
         service_account=spec.service_account,
+        digest=keyed_digest(secret),
+        prefix=_prefix(secret),
+        last_four=secret[-4:],
     )
-    with scope.team(team.pk):
-        new.key.save(force_insert=True)
-        after = {"name": spec.name, "scopes": list(spec.scopes), "prefix": new.key.prefix}
-        audit(team_id=team.pk, actor=actor, action="api_key.created", target=new.key.pk, after=after)
-    return new
-
-
-def unsaved_key(**fields: Any) -> NewKey:
-    """Return a key with a new secret. Takes the fields of an `ApiKey`, and stores nothing."""
-    secret = _new_secret()
-    key = ApiKey(digest=keyed_digest(secret), prefix=_prefix(secret), last_four=secret[-4:], **fields)
     return NewKey(key=key, secret=secret)
 
 
@@ -160,8 +163,7 @@ def update_service_account(
         before = {key: getattr(account, key) for key in after}
         with scope.team(account.team_id):
             ServiceAccount.objects.filter(pk=account.pk).update(**after)
-            change = {"before": before, "after": after}
-            _audit_account(account, "updated", actor, **change)
+            _audit_account(account, "updated", actor, before=before, after=after)
         for key, value in after.items():
             setattr(account, key, value)
     return account
@@ -177,9 +179,15 @@ def delete_service_account(*, account: ServiceAccount, actor: str) -> None:
         _audit_account(account, "deleted", actor, before={"name": account.name})
 
 
-def _audit_account(account: ServiceAccount, verb: str, actor: str, **change: dict[str, Any]) -> None:
+def _audit_account(
+    account: ServiceAccount,
+    verb: str,
+    actor: str,
+    *,
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+) -> None:
     action = f"service_account.{verb}"
-    before, after = change.get("before"), change.get("after")
     audit(team_id=account.team_id, actor=actor, action=action, target=account.pk, before=before, after=after)
 
 

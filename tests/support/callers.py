@@ -6,7 +6,7 @@ from collections import deque
 from django.db import connection
 
 from tenants import scope, services
-from tenants.models import ApiKey, AuditEvent, Scope, Team, ToolKind
+from tenants.models import ApiKey, AuditEvent, Team
 from tests.support.api import Caller
 
 # Pages that list the newest teams must still show those of a test.
@@ -27,8 +27,7 @@ class CallerPool:
 
     def _fill(self) -> None:
         teams = [Team(name=f"team {uuid.uuid4().hex}") for _ in range(_SIZE)]
-        every = {"scopes": [Scope.ALL.value], "tools": [ToolKind.ALL.value]}
-        keys = [services.unsaved_key(team=team, name="test", **every) for team in teams]
+        keys = [services.unsaved_key(team=team, spec=services.KeySpec(name="test")) for team in teams]
         events = []
         for team, new in zip(teams, keys, strict=True):
             after = {"name": new.key.name, "scopes": new.key.scopes, "prefix": new.key.prefix}
