@@ -409,7 +409,7 @@ def test_a_backup_killed_during_the_dump_is_refused(database: None, servers: Pri
     # The orphaned pg_dump completes its file.
     eventually(lambda: sessions(servers, "pg_dump", owner) == [])
     assert (directory / "database.dump").stat().st_size > 0
-    with pytest.raises(backup.BackupError, match="is no complete backup"):
+    with pytest.raises(backup.BackupError, match="is not a complete backup"):
         backup.restore(directory)
     with pytest.raises(backup.BackupError, match="is not empty"):
         backup.create(directory)
@@ -433,7 +433,7 @@ def test_a_backup_killed_while_it_copies_files_is_refused(api: Api, tmp_path: Pa
         writer = eventually(opened)
     os.close(writer)
     assert (directory / "database.dump").stat().st_size > 0
-    with pytest.raises(backup.BackupError, match="is no complete backup"):
+    with pytest.raises(backup.BackupError, match="is not a complete backup"):
         backup.restore(directory)
 
 
@@ -451,7 +451,7 @@ def test_a_backup_that_fills_the_disk_is_refused_with_one_sentence(api: Api, tmp
             (line,) = failed.stderr.strip().splitlines()
             assert line.startswith("CommandError: ")
             assert "No space left on device" in line
-            with pytest.raises(backup.BackupError, match="is no complete backup"):
+            with pytest.raises(backup.BackupError, match="is not a complete backup"):
                 backup.read(disk / "backup")
 
 
@@ -479,7 +479,7 @@ def test_lost_content_fails_the_backup_unless_it_is_allowed(api: Api, complete_s
         "FILES_STORAGE, or, if their content is lost for good, add --allow-missing-files."
     )
     assert (refused.returncode, refused.stderr.strip()) == (1, f"CommandError: {sentence}")
-    with pytest.raises(backup.BackupError, match="is no complete backup"):
+    with pytest.raises(backup.BackupError, match="is not a complete backup"):
         backup.read(tmp_path / "refused")
     allowed = tmp_path / "allowed"
     assert "1 files had no content" in succeed("backup", str(allowed), OTHERS, STATE_DIR=str(complete_state))
@@ -564,7 +564,7 @@ def test_a_damaged_dump_is_refused(made: Path, target: Target, tmp_path: Path) -
 
 
 def test_an_incomplete_backup_is_refused(made: Path, target: Target, tmp_path: Path) -> None:
-    assert "is no complete backup" in manage("restore", str(tmp_path), **target.environment).stderr
+    assert "is not a complete backup" in manage("restore", str(tmp_path), **target.environment).stderr
 
 
 @pytest.mark.nightly
