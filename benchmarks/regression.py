@@ -97,7 +97,7 @@ def _is_within(load: Load, figures: Mapping[tuple[str, str], Sequence[tuple[floa
     medians = ", ".join(f"{name} {median(values):.2f}" for name, values in of.items())
     print(
         f"{load.name}, {'CPU ms' if what else load.unit}: {medians}; new against old {change:+.1%}, "
-        f"old against itself {min(own):+.1%} to {max(own):+.1%}{'' if is_within else ' EXCEEDED'}",
+        f"old against itself {median(own):+.1%}, {min(own):+.1%} to {max(own):+.1%}{'' if is_within else ' EXCEEDED'}",
         flush=True,
     )
     return is_within
