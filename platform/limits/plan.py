@@ -273,7 +273,7 @@ def make_plan(
 
 
 def _amounts(demand: Demand, budgets: Sequence[_Budget], most: int | None) -> tuple[int, int | None]:
-    """Return the amount that a call wants of its budgets, and the least with which it can be made.
+    """Return the amount that a call requests from its budgets, and the minimum that it needs.
 
     The least is None if the call has no price, which the budgets allow.
     """

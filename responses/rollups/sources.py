@@ -54,7 +54,7 @@ class RollupSource:
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of all levels."""
+        """The GROUPING number of each level."""
         return [self.number(level) for level in self.levels]
 
     @property

@@ -62,7 +62,7 @@ def test_excerpts_match_their_module(block: Block) -> None:
     assert [part for part in parts if part not in source] == []
 
 
-def test_keys_and_names_in_blocks_are_complete() -> None:
+def test_keys_and_names_in_blocks_are_not_cut_off() -> None:
     # An ellipsis in a command or a program cannot run as printed.
     cut = [str(one) for one in BLOCKS if one.language in {"bash", "python", "sql"} and "…" in one.text]
     assert cut == []

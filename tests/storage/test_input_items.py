@@ -148,7 +148,7 @@ def test_a_chain_ends_at_a_deleted_response(history: History) -> None:
 
 
 @pytest.mark.parametrize("end", ["after", "before"])
-def test_an_item_outside_of_the_input_is_no_cursor(history: History, end: str) -> None:
+def test_an_item_outside_of_the_input_is_rejected_as_a_cursor(history: History, end: str) -> None:
     """Neither an item of the response's own output nor one of another chain."""
     history.respond([history.item()], [own := history.item()])
     other = history.item()

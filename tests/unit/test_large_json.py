@@ -80,7 +80,7 @@ def test_long_strings_are_the_same_as_written_at_once(kind: str) -> None:
 @pytest.mark.parametrize(
     "document", ["x" * _SIZE, {"k" * _SIZE: 1}, [["y" * _SIZE] * 2, 1.5, None], [[[[[[["x" * _SIZE]]]]]]], {}]
 )
-def test_any_document_is_the_same_as_written_at_once(document: Any) -> None:
+def test_a_document_written_in_parts_equals_one_written_at_once(document: Any) -> None:
     with short_turns():
         assert large_json.dumps(document) == orjson.dumps(document)
     assert large_json.dumps(document) == orjson.dumps(document)
