@@ -1,1 +1,1 @@
-"""What is sent to others: the outbox with its attempts, and the mails to members of teams."""
+"""Deliveries: the outbox of messages with its attempts, and the mails to members of teams."""

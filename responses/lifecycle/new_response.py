@@ -107,9 +107,10 @@ def _options(admitted: AdmittedRequest) -> dict[str, Any]:
 def _open_log(recorder: Recorder, identity: RunIdentity, events: Sequence[Event]) -> tuple[bytes, list[Row]]:
     """Return the bytes of the first events, and the log rows that are inserted with the response."""
     frames = recorder.opening(events)
-    # The first events of a foreground run are in its next batch: one row less, which was 0.3 KB of WAL. If the process
-    # dies before, `resume` builds them again from the response. Those of a background run are in the log when its
-    # worker takes over, and large ones (which echo large instructions or tools) are compressed outside of the loop.
+    # The first events of a foreground run are stored with its next batch: one row less, which was 0.3 KB of WAL. If the
+    # process dies before, `resume` builds them again from the response. A background run stores its first events at
+    # once, for the worker that takes over. So does a run with large ones (which echo large instructions or tools): they
+    # are compressed outside of the loop.
     waits = not identity.background and len(frames) < FLUSH_BYTES
     return frames, [] if waits else recorder.take_batch()
 

@@ -1,4 +1,4 @@
-"""The stream of bytes from a run to its client. What the bytes mean is known only to the run."""
+"""The stream of bytes from a run to its client, independent of the format of the stream."""
 
 import asyncio
 import logging

@@ -91,7 +91,7 @@ class AssembledRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunClient:
-    """What the client that created a run receives.
+    """The client that created a run, and the form of its stream.
 
     `opening` holds the bytes of the first events, which follow from the committed response. Without a `stream_format`
     the stream has the format of the Responses API. A stream waits for the `first_answer` of the upstream.

@@ -5,8 +5,9 @@
     def revoke(self, request: HttpRequest, key: ApiKey) -> HttpResponse | None:
         ...
 
-The method runs on a confirmed POST, and returns a page to show or None for the page of the object. Its name goes into
-`actions_detail`, and into `actions_row` for a button in each row of the list.
+The method runs on a confirmed POST, and returns a page to show or None for the page of the object. Without a question
+it runs on GET as well, so it may only lead to another page. Its name goes into `actions_detail`, and into `actions_row`
+for a button in each row of the list.
 """
 
 from collections.abc import Callable
@@ -32,7 +33,7 @@ class RowAction:
     """Declaration of an action; the decorator of the method that performs it. Texts may be functions of the object.
 
     - `permits`: whether the viewer may perform it on an object, in its present state.
-    - `question`: title of the confirmation page; without it no confirmation is needed.
+    - `question`: title of the confirmation page; required for an action that changes something.
     - `button`, `button_variant`: the button of that page, by default with the title of the action.
     - `description`: the text of that page; another `template` may extend `console/confirm.html` instead.
     - `form`: asked for on that page; the method receives it once it is valid.

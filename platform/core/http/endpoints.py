@@ -222,7 +222,7 @@ def endpoint_in(scope: Mapping[str, Any]) -> Endpoint | None:
 
 
 def asks_for_stream(scope: Mapping[str, Any]) -> bool:
-    """Return true for a GET request for a stream; a POST request asks for one in its body."""
+    """Return true if the query of a GET request asks for a stream. The body of a POST request is not read."""
     return scope["method"] == "GET" and b"stream=true" in scope["query_string"].split(b"&")
 
 
