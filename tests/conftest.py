@@ -15,7 +15,7 @@ from typing import Any
 import httpx2
 import pytest
 from django.core.management import call_command
-from django.db import connection, connections
+from django.db import connections
 from hypothesis import settings as hypothesis_settings
 from openai import OpenAI
 from pytest_django import DjangoDbBlocker
@@ -24,7 +24,6 @@ pytest.register_assert_rewrite("tests.support")
 
 import responses.tools.registry  # noqa: E402, F401 - completes the schema of requests, as in web and worker
 from core.clock import now  # noqa: E402
-from core.db.database import is_closed_by_server  # noqa: E402
 from launcher.errors import LaunchError  # noqa: E402
 from launcher.testing import PrivateServers  # noqa: E402
 from responses.models import Response  # noqa: E402
@@ -82,14 +81,8 @@ def django_db_setup(servers: PrivateServers, django_db_blocker: DjangoDbBlocker)
 
 @pytest.fixture
 def database(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    """Give a test access to the database in the application role. Commits are permanent.
-
-    The thread of the tests keeps its connection. One that an earlier test has broken is replaced, as in production.
-    """
+    """Give a test access to the database in the application role. Commits are permanent."""
     with django_db_blocker.unblock():
-        kept = connection.connection
-        if kept is not None and (connection.errors_occurred or is_closed_by_server(kept)):
-            connection.close()
         yield
 
 

@@ -2,20 +2,22 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 
 import psycopg
 import pytest
 from django.conf import settings
 from django.db import OperationalError, ProgrammingError, connection
+from django.db.transaction import atomic
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from core.db import wait_limit
 from core.db.database import database_conninfo
 from core.db.db_threads import connect_threads, in_db_thread, in_view_thread, pool_load
+from tenants import scope
 from tests.support.machine_clock import machine_time
 from tests.support.tcp_proxy import proxied
 
@@ -186,6 +188,35 @@ async def test_a_thread_replaces_a_connection_that_the_server_has_closed(databas
 
     await asyncio.to_thread(terminate)
     assert not before & await backends()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("context", [nullcontext, atomic, scope.every_team])
+def test_a_connection_that_was_closed_while_its_thread_kept_it_is_replaced(
+    database: None, context: Callable[[], AbstractContextManager[None]]
+) -> None:
+    before = backend()
+    terminate_backend(before)
+    with context():
+        assert backend() != before
+
+
+@pytest.mark.slow
+def test_a_connection_that_is_closed_during_a_transaction_is_not_replaced(database: None) -> None:
+    @atomic
+    def terminate_and_ask() -> None:
+        terminate_backend(backend())
+        backend()
+
+    with pytest.raises(OperationalError):
+        terminate_and_ask()
+    assert backend()
+
+
+def terminate_backend(pid: int) -> None:
+    """Terminate a server process as a restart does, and wait for its end."""
+    with psycopg.connect(database_conninfo()) as other:
+        other.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ from typing import TypeVar
 
 from django.db import OperationalError, connection, connections
 
-from core.db.database import is_closed_by_server
 from core.db.wait_limit import Wait, seconds_left, within_limit
 from core.load.turns import Turns
 from core.telemetry import metrics
@@ -81,8 +80,6 @@ def _connect() -> None:
 def _with_connection(call: Callable[[], Result], asked: float, wait: Wait) -> Result:
     wait.end()
     metrics.DB_THREAD_WAIT.observe(time.perf_counter() - asked)
-    # A connection that the thread keeps may have been closed since its last call, for example by a restart.
-    kept = connection.connection
-    if kept is not None and (connection.errors_occurred or is_closed_by_server(kept)):
+    if connection.errors_occurred:
         connection.close()
     return call()

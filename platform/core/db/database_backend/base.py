@@ -11,11 +11,20 @@ from core.db.wait_limit import Wait, seconds_left
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
-    """Wrapper of a connection from the pool that was not closed while it was idle.
+    """Wrapper of a connection from the pool that was not closed while it was idle, in the pool or in its thread.
 
     The pool has a check of its own (`CONN_HEALTH_CHECKS`), and waits after each broken connection that it finds: 1, 2
     and 4 s. After a restart of the database, which breaks all of them, a request waited for ten seconds and failed.
     """
+
+    @override
+    def ensure_connection(self) -> None:
+        # Called before each transaction and statement. A thread may keep its connection for hours between two of them.
+        # Connections without a pool, such as that of `migrate`, have locks or settings that would be lost.
+        is_kept = self.connection is not None and self.pool is not None
+        if is_kept and self.autocommit and not self.in_atomic_block and is_closed_by_server(self.connection):
+            self.close()
+        super().ensure_connection()
 
     @override
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
