@@ -253,7 +253,7 @@ class Restarts:
         try:
             code = process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            processes.signal_group(process.pid, signal.SIGKILL)
+            processes.kill_group(process)
             raise
         took = time.monotonic() - began
         if code != 0:

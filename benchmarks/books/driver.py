@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import signal
 import sys
 import time
 from collections import Counter
@@ -115,7 +114,7 @@ class Deployment:
 
 
 def _kill(server: Server) -> None:
-    processes.signal_group(server.process.pid, signal.SIGKILL)
+    processes.kill_group(server.process)
     server.process.wait(30)
 
 

@@ -124,7 +124,7 @@ class Platform:
     def kill(self, name: str) -> None:
         """Kill a process and start it again, without waiting until it is ready."""
         killed = self.running[name].process
-        processes.signal_group(killed.pid, signal.SIGKILL)
+        processes.kill_group(killed)
         killed.wait(30)
         self.running[name] = self._starts[name]()
 
@@ -135,7 +135,7 @@ class Platform:
         try:
             code = await asyncio.to_thread(process.wait, _STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            processes.signal_group(process.pid, signal.SIGKILL)
+            processes.kill_group(process)
             raise RuntimeError(f"{name} did not stop within {_STOP_SECONDS:g} s") from None
         if code:
             raise RuntimeError(f"{name} exited with {code}")

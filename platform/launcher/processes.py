@@ -117,12 +117,22 @@ def end(process: Process, *, asking: signal.Signals, patience: float) -> bool:
     try:
         process.wait(timeout=patience)
     except subprocess.TimeoutExpired:
-        signal_group(process.pid, signal.SIGKILL)
+        kill_group(process)
         process.wait()
         return False
     # The leader has ended, but processes that it started may still run.
-    signal_group(process.pid, signal.SIGKILL)
+    kill_group(process)
     return True
+
+
+def kill_group(process: Process) -> None:
+    """Kill the group that a process leads, or the rest of the group if its leader has ended.
+
+    A number is not reused while a group has it. A running process with the number of an ended leader is therefore
+    unrelated, and the group is empty.
+    """
+    if process.poll() is None or identify(process.pid) is None:
+        signal_group(process.pid, signal.SIGKILL)
 
 
 def how_it_ended(code: int) -> str:

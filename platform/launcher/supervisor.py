@@ -329,7 +329,7 @@ class Supervisor:
                     self._restart(service)
             elif service.process.poll() is not None:
                 # Descendants of the dead child must not keep running next to its successor.
-                processes.signal_group(service.process.pid, signal.SIGKILL)
+                processes.kill_group(service.process)
                 how, code = processes.how_it_ended(service.process.returncode), service.process.returncode
                 if code in REFUSALS:
                     refusal = _refusal(service.command, code)

@@ -1,14 +1,12 @@
 """A reader who follows a page: one shell and one Python, which share environment and directory."""
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
+from launcher import processes
 from launcher.processes import wait_until
 
 BLOCK_SECONDS = 300
@@ -98,8 +96,7 @@ class Session:
         """End both, and all processes that the page started."""
         self._python.kill()
         self._python.wait()
-        with suppress(ProcessLookupError):
-            os.killpg(self._shell.pid, signal.SIGKILL)
+        processes.kill_group(self._shell)
         self._shell.wait()
 
 

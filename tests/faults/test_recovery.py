@@ -59,7 +59,7 @@ def running_web(servers: Servers) -> Iterator[Api]:
         with httpx2.Client(timeout=HANGS_AFTER) as http:
             yield Api(http, url=url, secret=servers.environment["API_KEY"])
     finally:
-        processes.signal_group(web.process.pid, signal.SIGKILL)
+        processes.kill_group(web.process)
 
 
 @contextmanager

@@ -350,7 +350,7 @@ def running_deployment(*, network: Network | None = None, **variables: str) -> I
         finally:
             # No data is kept, so no graceful shutdown is needed.
             for server in (web, worker, beat):
-                processes.signal_group(server.process.pid, signal.SIGKILL)
+                processes.kill_group(server.process)
 
 
 def script_fixture() -> Any:

@@ -287,6 +287,10 @@ class _Template:
                 self._ended.notify_all()
             if code is None:
                 self._pids.put(pid)
+        # The kernel kills its processes when it ends. Their numbers may soon be those of others.
+        with self._ended:
+            self._codes = {pid: -signal.SIGKILL if code is None else code for pid, code in self._codes.items()}
+            self._ended.notify_all()
         self._pids.put(0)
 
     def _receive(self) -> bytes:

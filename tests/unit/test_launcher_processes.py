@@ -65,6 +65,33 @@ def test_descendants_of_a_child_end_with_it(tmp_path: Path) -> None:
     assert wait_until(lambda: identify(grandchild) is None, seconds=90)
 
 
+def test_a_stranger_with_the_number_of_an_ended_child_is_left_alone(tmp_path: Path) -> None:
+    stranger = processes.start(command(tmp_path, SLEEP))
+    processes.end(EndedProcess(stranger.pid), asking=signal.SIGTERM, patience=5)
+    assert stranger.poll() is None
+    assert processes.end(stranger, asking=signal.SIGTERM, patience=5)
+    assert stranger.returncode == -signal.SIGTERM
+
+
+class EndedProcess:
+    """A child that ended so long ago that another process has its number."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def poll(self) -> int:
+        return 0
+
+    def wait(self, timeout: float | None = None) -> int:
+        return 0
+
+    def send_signal(self, sig: int) -> None:
+        raise AssertionError("no signal is sent to a process that has ended")
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
 def test_a_zombie_counts_as_gone() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     try:
