@@ -20,30 +20,28 @@ from hypothesis import settings as hypothesis_settings
 from openai import OpenAI
 from pytest_django import DjangoDbBlocker
 
-pytest.register_assert_rewrite("tests.support")
-
-import responses.tools.registry  # noqa: E402, F401 - completes the schema of requests, as in web and worker
-from core.clock import now  # noqa: E402
-from launcher.errors import LaunchError  # noqa: E402
-from launcher.testing import PrivateServers  # noqa: E402
-from responses.models import Response  # noqa: E402
-from responses.rollups import aggregate  # noqa: E402
-from tenants import scope, services  # noqa: E402 - support modules are rewritten before anything imports them
-from tenants.models import AdminScope, UsageRecord  # noqa: E402
-from tests.servers import SERVERS  # noqa: E402
-from tests.support import interfaces, workers  # noqa: E402
-from tests.support import web as web_processes  # noqa: E402
-from tests.support.api import Api, Caller, MakeApi, MakeCaller  # noqa: E402
-from tests.support.callers import CallerPool  # noqa: E402
-from tests.support.mcp_servers import McpServer, mcp_server  # noqa: E402
-from tests.support.responses_upstream import responses_script, running_responses_upstream  # noqa: E402
-from tests.support.sampling import IS_FULL, covering  # noqa: E402
-from tests.support.sandboxes import Sandbox, running_sandbox  # noqa: E402
-from tests.support.sdk import checking_client  # noqa: E402
-from tests.support.upstream import Script, ScriptedUpstream, running_upstream  # noqa: E402
-from tests.support.waiting import PATIENCE  # noqa: E402
-from tests.support.web import WebProcess, web_fixture  # noqa: E402
-from tests.support.workers import MakeWorker, WorkerProcess, running_worker  # noqa: E402
+import responses.tools.registry  # noqa: F401 - completes the schema of requests, as in web and worker
+from core.clock import now
+from launcher.errors import LaunchError
+from launcher.testing import PrivateServers
+from responses.models import Response
+from responses.rollups import aggregate
+from tenants import scope, services
+from tenants.models import AdminScope, UsageRecord
+from tests.servers import SERVERS
+from tests.support import interfaces, workers
+from tests.support import web as web_processes
+from tests.support.api import Api, Caller, MakeApi, MakeCaller
+from tests.support.callers import CallerPool
+from tests.support.mcp_servers import McpServer, mcp_server
+from tests.support.responses_upstream import responses_script, running_responses_upstream
+from tests.support.sampling import IS_FULL, covering
+from tests.support.sandboxes import Sandbox, running_sandbox
+from tests.support.sdk import checking_client
+from tests.support.upstream import Script, ScriptedUpstream, running_upstream
+from tests.support.waiting import PATIENCE
+from tests.support.web import WebProcess, web_fixture
+from tests.support.workers import MakeWorker, WorkerProcess, running_worker
 
 # A busy machine makes any example slow. Time limits of whole tests find the endless ones. The parent, because in CI
 # hypothesis would try the same examples each time.

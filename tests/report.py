@@ -2,8 +2,7 @@
 
 The time of a test includes its fixtures: those of a session or module count for the first test that needs them. A run
 of a whole suite fails if its tests take longer together than the budget of the suite, so that its growth is noticed. As
-machines and their load differ, a fixed computation is timed between the tests, and where it takes longer than
-`_REFERENCE` seconds, the budget is longer in proportion.
+machines and their load differ, the seconds of a slow or busy machine count less: see `tests.support.machine_clock`.
 """
 
 import time
@@ -12,24 +11,21 @@ from collections.abc import Generator
 from operator import itemgetter
 from pathlib import Path
 from shlex import quote
-from statistics import mean
 from typing import Any
 
 import orjson
 import pytest
 
-# In seconds, by the `-m` of a suite: about twice the time on an idle machine with two cores, because other load slows
-# tests with several processes more than the computation.
+pytest.register_assert_rewrite("tests.support")
+
+from tests.support.machine_clock import machine_time  # noqa: E402 - the line above comes before the first such import
+
+# In seconds of the machine clock, by the `-m` of a suite.
 _BUDGETS = {"not slow": 1500.0, "slow": 5000.0}
 _SHOWN = {"tests": 10, "files": 40, "fixtures": 10}
 _FIXTURE = "fixture"
 # Shorter fixtures are of no interest, and there are tens of thousands.
 _LEAST_SECONDS = 0.05
-_PACE = "pace"
-_REFERENCE = 0.02
-_STEPS = 250_000
-_PACE_EVERY = 10.0
-_last_pace = -_PACE_EVERY
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,8 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--budget",
         type=float,
         metavar="SECONDS",
-        help="fail if all tests together take longer, on a machine as fast as "
-        "the one of which tests/report.py knows the pace; a whole suite has a budget",
+        help="fail if all tests together take longer, in seconds of the machine clock; a whole suite has a budget",
     )
 
 
@@ -69,18 +64,6 @@ def pytest_fixture_setup(request: pytest.FixtureRequest) -> Generator[None, Any,
             item.user_properties.append((_FIXTURE, [request.fixturename, round(seconds, 3)]))
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Measure the pace of the machine now and then."""
-    global _last_pace
-    began = time.perf_counter()
-    if began - _last_pace > _PACE_EVERY:
-        _last_pace, total = began, 0
-        for step in range(_STEPS):
-            total += step
-        item.user_properties.append((_PACE, time.perf_counter() - began))
-
-
 class Times:
     """The seconds of all tests of a run, of their files and of their fixtures."""
 
@@ -90,7 +73,7 @@ class Times:
         self._fixtures = defaultdict[str, float](float)
         self._failed: list[str] = []
         self._budget = budget
-        self._paces: list[float] = []
+        self._began = (time.monotonic(), machine_time()) if budget is not None else (0.0, 0.0)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add the time of the set-up, the call or the end of a test."""
@@ -103,8 +86,6 @@ class Times:
             if name == _FIXTURE and isinstance(value, list):
                 fixtures[value[0]] += value[1]
                 self._fixtures[value[0]] += value[1]
-            if name == _PACE and isinstance(value, float):
-                self._paces.append(value)
         if self._file is not None:
             line = {
                 "test": report.nodeid,
@@ -127,11 +108,12 @@ class Times:
                 for name, seconds in sorted(times.items(), key=itemgetter(1), reverse=True)[: _SHOWN[title]]:
                     terminalreporter.line(f"{seconds:8.1f} s  {name}")
         if self._budget is not None:
+            counted = self._seconds * self._counted_share
             terminalreporter.section("time of all tests", sep="-")
             terminalreporter.line(
-                f"{self._seconds:.0f} s, {self._slowness:.2f} times as slow as the reference: "
-                f"{self._seconds / self._slowness:.0f} s of the {self._budget:g} s that they may take",
-                red=self._seconds / self._slowness > self._budget,
+                f"{self._seconds:.0f} s, of which the clock of the machine counted {counted:.0f} s of the "
+                f"{self._budget:g} s that they may take",
+                red=counted > self._budget,
             )
         if self._failed:
             terminalreporter.section("to run a failed test again", sep="-")
@@ -140,7 +122,7 @@ class Times:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail a run whose tests took too long."""
-        if self._budget is not None and self._seconds / self._slowness > self._budget:
+        if self._budget is not None and self._seconds * self._counted_share > self._budget:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     @property
@@ -148,9 +130,7 @@ class Times:
         return sum(self._tests.values())
 
     @property
-    def _slowness(self) -> float:
-        """Return how much slower the machine was than the reference on average, or 1 if it was faster.
-
-        Tests also wait for processes and for time itself, which a faster processor does not shorten.
-        """
-        return max(1.0, mean(self._paces or [_REFERENCE]) / _REFERENCE)
+    def _counted_share(self) -> float:
+        """The share of the run's time that the clock of the machine counted, at most 1."""
+        wall, machine = self._began
+        return min(1.0, (machine_time() - machine) / (time.monotonic() - wall))
