@@ -36,12 +36,12 @@ from responses.admin.conversations.summaries import (
     responses_of_items,
     summaries_of,
 )
-from responses.admin.row_pages import RowPages
 from responses.admin.transcript.entries import entries, item_context
 from responses.models import Response, ToolCall
 from tenants.console.audited_admin import audit_row
 from tenants.console.content_access import HIDDEN, audit_team_reads, read_allowed
 from tenants.console.roles import CONTRIBUTORS, LEADS, OPERATORS
+from tenants.console.row_pages import RowPages
 from tenants.console.viewer import Viewer, viewer_of
 
 SHOWN_ITEMS = 50

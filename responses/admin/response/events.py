@@ -17,9 +17,9 @@ from django.views.decorators.http import require_safe
 from console.widgets import duration, size
 from engine.events.fold import read_frames
 from responses.admin.response.documents import download
-from responses.admin.row_pages import start_of
 from responses.models import EventBatch, Response
 from tenants.console.content_access import read_allowed
+from tenants.console.row_pages import start_of
 from tenants.console.viewer import Viewer
 
 SPEEDS = (1, 4, 16)

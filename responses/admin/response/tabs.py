@@ -21,11 +21,11 @@ from responses.admin.response.documents import DOCUMENTS, document_tab
 from responses.admin.response.events import events
 from responses.admin.response.timeline import claims_of, timeline
 from responses.admin.response_list.actions import RESPONSE_ACTIONS
-from responses.admin.row_pages import start_of
 from responses.admin.transcript.entries import SHOWN_ITEMS, transcript
 from responses.models import RUNNING, Response, ToolCall, Turn
 from responses.webhooks.models import WebhookDelivery
 from tenants.console.roles import EVERY_ROLE, Roles
+from tenants.console.row_pages import start_of
 from tenants.console.site import may_open
 from tenants.console.viewer import Viewer
 from tenants.models import OUTCOME_TONES, AuditEvent, Upstream, UsageRecord

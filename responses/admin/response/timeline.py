@@ -23,9 +23,9 @@ from core.http.query import row_number
 from responses.admin import cells
 from responses.admin.response.documents import download
 from responses.admin.response.waterfall import WORK, SpanKind, TraceSpan, Waterfall, WaterfallBar, waterfall
-from responses.admin.row_pages import start_of
 from responses.models import RUNNING, Approval, Response, Status, ToolCall, Turn
 from tenants.console.content_access import audit_read
+from tenants.console.row_pages import start_of
 from tenants.console.viewer import Viewer
 
 # Bounds for one page view: the layout needs all spans at the same time, and a run may have tens of thousands.

@@ -20,11 +20,11 @@ from console.widgets import SHOWN_CHARACTERS
 from conversations.files import storage
 from conversations.models import File, Item
 from core.clock import now
-from responses.admin.row_pages import start_of
 from responses.admin.transcript.entries import IMAGE_TYPES, parts_of
 from responses.admin.transcript.parts import MEDIA, ItemPart, parse_data_url
 from responses.models import ToolCall
 from tenants.console.content_access import read_allowed
+from tenants.console.row_pages import start_of
 from tenants.console.site import page
 from tenants.console.viewer import Viewer
 
