@@ -27,7 +27,6 @@ from django.utils.safestring import SafeString
 from django.utils.timesince import timesince
 from typing_extensions import override
 from unfold.admin import ModelAdmin
-from unfold.contrib.filters.admin import TextFilter
 from unfold.contrib.filters.forms import RangeDateTimeForm
 from unfold.paginator import InfinitePaginator
 from unfold.widgets import UnfoldAdminSelectWidget
@@ -354,21 +353,6 @@ class TimeFilter(admin.FieldListFilter):
             return datetime.fromisoformat(f"{date}T{time or default_time}").replace(tzinfo=UTC)
         except ValueError:
             return None
-
-
-def exact(name: str, title: str, lookup: str | None = None) -> type[TextFilter]:
-    """Return a filter with a text field for the exact value of a column."""
-
-    class Exact(TextFilter):
-        parameter_name = name
-
-        def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-            # PostgreSQL raises an error for NUL characters.
-            value = (self.value() or "").replace("\x00", "").strip()
-            return queryset.filter(**{lookup or name: value}) if value else queryset
-
-    Exact.title = title
-    return Exact
 
 
 class ConsoleAdmin(ModelAdmin):

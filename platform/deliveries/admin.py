@@ -16,7 +16,8 @@ from django.utils.safestring import SafeString
 from typing_extensions import override
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, MultipleChoicesDropdownFilter
 
-from console.widgets import LogAdmin, TimeFilter, column, duration, exact, time_column, tone, two_lines
+from console.filters import exact
+from console.widgets import LogAdmin, TimeFilter, column, duration, time_column, tone, two_lines
 from deliveries.notifications import choices_of, set_choice
 from deliveries.outbox import queue
 from tenants.console.audited_admin import audit_row

@@ -25,6 +25,7 @@ from unfold.widgets import (
     UnfoldBooleanSwitchWidget,
 )
 
+from console.filters import exact
 from console.widgets import (
     LogAdmin,
     TimeFilter,
@@ -33,7 +34,6 @@ from console.widgets import (
     column,
     copyable,
     duration,
-    exact,
     id_column,
     link,
     time_column,

@@ -9,6 +9,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from unfold.contrib.filters.admin import AutocompleteSelectFilter
 
+from console.filters import exact
 from console.widgets import (
     LogAdmin,
     TimeFilter,
@@ -17,7 +18,6 @@ from console.widgets import (
     copyable,
     count_column,
     duration,
-    exact,
     key_cell,
     time_column,
     tone,

@@ -9,15 +9,16 @@ from django.contrib.admin import display, register
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
+from django.db.models import Q
 from django.http import Http404, HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern, path, reverse
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from typing_extensions import override
-from unfold.contrib.filters.admin import AutocompleteSelectFilter, DropdownFilter
+from unfold.contrib.filters.admin import AutocompleteSelectFilter
 
+from console.filters import choice_filter, exact
 from console.widgets import (
     LogAdmin,
     TimeFilter,
@@ -25,7 +26,6 @@ from console.widgets import (
     column,
     copyable,
     csv_lines,
-    exact,
     json_block,
     time_column,
     two_lines,
@@ -74,20 +74,6 @@ _AREAS = (
 )
 
 
-class AreaFilter(DropdownFilter):
-    """Filters by the prefix of the action."""
-
-    title = "area"
-    parameter_name = "area"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, str]]:
-        return _AREAS
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        area = self.value()
-        return queryset.filter(action__startswith=area) if area else queryset
-
-
 @register(AuditEvent)
 class AuditAdmin(LogAdmin, TeamScoped):
     """The audit log, for staff, team leads and auditors."""
@@ -97,7 +83,8 @@ class AuditAdmin(LogAdmin, TeamScoped):
     list_filter = [
         ("occurred_at", TimeFilter),
         ("team", AutocompleteSelectFilter),
-        AreaFilter,
+        # The beginning of an action is its area.
+        choice_filter("area", "area", _AREAS, lambda area: Q(action__startswith=area)),
         exact("action", "action"),
         exact("actor", "actor"),
         exact("target", "target"),

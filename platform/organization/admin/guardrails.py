@@ -12,7 +12,8 @@ from typing_extensions import override
 from unfold.contrib.filters.admin import AutocompleteSelectFilter
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from console.widgets import LogAdmin, TimeFilter, column, copyable, exact, time_column, tone, two_lines
+from console.filters import exact
+from console.widgets import LogAdmin, TimeFilter, column, copyable, time_column, tone, two_lines
 from core import egress
 from core.errors import EgressRefused
 from tenants.console.audited_admin import AuditedAdmin

@@ -20,6 +20,7 @@ from unfold.contrib.filters.admin import (
     MultipleChoicesDropdownFilter,
 )
 
+from console.filters import exact
 from console.tables import Column, Table
 from console.widgets import (
     LogAdmin,
@@ -27,7 +28,6 @@ from console.widgets import (
     badge,
     column,
     copyable,
-    exact,
     key_cell,
     link,
     pretty,

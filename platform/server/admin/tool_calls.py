@@ -6,7 +6,7 @@ from typing import Any
 
 from django.contrib.admin import display, register
 from django.contrib.admin.views.main import ChangeList
-from django.db.models import F, Func, IntegerField, Q, QuerySet
+from django.db.models import F, Func, IntegerField, Q
 from django.db.models.functions import Length, Substr
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseForbidden
 from django.template.response import TemplateResponse
@@ -16,11 +16,12 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 from typing_extensions import override
-from unfold.contrib.filters.admin import AutocompleteSelectFilter, TextFilter
+from unfold.contrib.filters.admin import AutocompleteSelectFilter
 
 from billing.admin.usage import links
 from console import charts
 from console.charts import ChartPoint, Series
+from console.filters import exact, text_filter
 from console.widgets import (
     SHOWN_CHARACTERS,
     LogAdmin,
@@ -31,7 +32,6 @@ from console.widgets import (
     column,
     copyable,
     duration,
-    exact,
     size,
     time_column,
     tone,
@@ -71,18 +71,11 @@ _BODIES = ("arguments", "output", "error")
 _CHART_FILTERS = {"team__id__exact": "team_id", "kind": "kind", "name": "name", "status": "status"}
 
 
-class DurationFilter(TextFilter):
-    """Lower bound of the duration in milliseconds."""
-
-    title = "minimum duration (ms)"
-    parameter_name = "min_ms"
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Return the calls that took at least the entered time; invalid input is ignored."""
-        value = (self.value() or "").strip()
-        if not (value.isascii() and value.isdigit() and len(value) <= 9):
-            return queryset
-        return queryset.filter(ended_at__gte=F("started_at") + timedelta(milliseconds=int(value)))
+def _lasted(milliseconds: str) -> Q | None:
+    """Return the condition for calls that took at least this time; None for a text that is no number."""
+    if not (milliseconds.isascii() and milliseconds.isdigit() and len(milliseconds) <= 9):
+        return None
+    return Q(ended_at__gte=F("started_at") + timedelta(milliseconds=int(milliseconds)))
 
 
 def _bytes(field: str) -> Func:
@@ -102,7 +95,7 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
         exact("name", "tool"),
         exact("kind", "kind"),
         exact("status", "status"),
-        DurationFilter,
+        text_filter("min_ms", "minimum duration (ms)", _lasted),
     ]
     search_fields = ["call_id"]
     search_help_text = "Exact ID: call_…, or resp_… for all calls of a response"

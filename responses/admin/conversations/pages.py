@@ -14,7 +14,7 @@ from django.contrib.admin import display, register
 from django.contrib.admin.views.main import ChangeList
 from django.contrib.postgres.fields import ArrayField
 from django.core.exceptions import PermissionDenied
-from django.db.models import F, Func, IntegerField, QuerySet, TextField, Value
+from django.db.models import F, Func, IntegerField, Q, QuerySet, TextField, Value
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -23,8 +23,9 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 from typing_extensions import override
-from unfold.contrib.filters.admin import AutocompleteSelectFilter, TextFilter
+from unfold.contrib.filters.admin import AutocompleteSelectFilter
 
+from console.filters import text_filter
 from console.widgets import TimeFilter, badge, column, copyable, two_lines, when
 from conversations import export, selectors, services
 from conversations.models import Conversation
@@ -84,29 +85,16 @@ class ActiveFilter(admin.SimpleListFilter):
         return queryset
 
 
-class EndUserFilter(TextFilter):
-    """Conversations of an end user: the 2,000 latest, found by the index of responses."""
-
-    title = "end user"
-    parameter_name = "end_user"
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        if not (end_user := (self.value() or "").strip()):
-            return queryset
-        # Responses have an index by end user, so the search needs no time range.
-        by_user = Response.objects.filter(end_user=end_user, conversation_id__isnull=False).order_by("-created_at")
-        return queryset.filter(pk__in=set(by_user.values_list("conversation_id", flat=True)[:_MAX_MATCHES]))
+def _of_end_user(end_user: str) -> Q:
+    """Return the condition for the 2,000 latest conversations of an end user, found by the index of responses."""
+    by_user = Response.objects.filter(end_user=end_user, conversation_id__isnull=False).order_by("-created_at")
+    return Q(pk__in=set(by_user.values_list("conversation_id", flat=True)[:_MAX_MATCHES]))
 
 
-class MetadataFilter(TextFilter):
-    """Conversations by metadata, as `name=value`."""
-
-    title = "metadata name=value"
-    parameter_name = "metadata"
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        name, equals, value = (self.value() or "").partition("=")
-        return queryset.filter(metadata__contains={name.strip(): value.strip()}) if equals else queryset
+def _with_metadata(pair: str) -> Q | None:
+    """Return the condition for conversations with metadata, given as `name=value`."""
+    name, equals, value = pair.partition("=")
+    return Q(metadata__contains={name.strip(): value.strip()}) if equals else None
 
 
 # -- one conversation --------------------------------------------------------------------------------------------------
@@ -277,8 +265,9 @@ class ConversationAdmin(RowPages):
         ActiveFilter,
         ("team", AutocompleteSelectFilter),
         ("api_key", AutocompleteSelectFilter),
-        EndUserFilter,
-        MetadataFilter,
+        # Responses have an index by end user, so this search needs no time range.
+        text_filter("end_user", "end user", _of_end_user),
+        text_filter("metadata", "metadata name=value", _with_metadata),
     ]
     search_fields = ["id"]
     search_help_text = "Exact ID: conv_…"

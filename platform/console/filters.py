@@ -1,0 +1,115 @@
+# mypy: allow-subclassing-any
+"""Filters of lists that stand for a condition: text boxes and drop-down lists, declared in one call each.
+
+A list applies the conditions itself, or a scanned list (`console.scans`) chooses the one that an index looks up.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
+from typing_extensions import override
+from unfold.contrib.filters.admin import DropdownFilter, TextFilter
+
+from console.widgets import TimeFilter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexHint:
+    """The index that serves a filter. Of the active filters, a scan looks up the one with the lowest `rank`.
+
+    - `is_by_time`: the index returns its rows in order of time, so that the planner needs no sort.
+    - `is_for_rare_values`: the lookup pays off for rare values only, so a sample of the newest rows decides about it.
+    - `joins_every_lookup`: the condition is part of the lookup whichever index is chosen.
+    """
+
+    rank: int
+    is_by_time: bool = False
+    is_for_rare_values: bool = False
+    joins_every_lookup: bool = False
+
+
+class ConditionFilter:
+    """Mixin for filters that stand for a condition. Comes before Unfold's filter class in the bases."""
+
+    lookup = ""
+    index: IndexHint | None = None
+    # Set by a scanned list, which collects the conditions and applies them itself.
+    is_deferred = False
+    # Methods of Unfold's filter.
+    value: Callable[[], Any]
+    expected_parameters: Callable[[], list[str | None]]
+
+    def condition(self, span: TimeFilter | None) -> Q | None:
+        """Return the condition of the filter, or None if it is not set. `span`: the time range of a scanned list."""
+        return Q(**{self.lookup: self.value()}) if self.value() else None
+
+    def hint(self) -> IndexHint | None:
+        """Return the index that serves the condition, if any."""
+        return self.index
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Return the rows that match the condition."""
+        condition = None if self.is_deferred else self.condition(None)
+        return queryset if condition is None else queryset.filter(condition)
+
+
+class TextConditionFilter(ConditionFilter, TextFilter):
+    """Text box; `condition_for` returns the condition for its text, or None for a text that is no valid value."""
+
+    condition_for: Callable[[str], Q | None]
+
+    @property
+    def text(self) -> str:
+        """The entered text."""
+        # PostgreSQL raises an error for NUL characters.
+        return (self.value() or "").replace("\x00", "").strip()
+
+    @override
+    def condition(self, span: TimeFilter | None) -> Q | None:
+        return self.condition_for(self.text) if self.text else None
+
+
+class ChoiceFilter(ConditionFilter, DropdownFilter):
+    """Drop-down list of conditions."""
+
+    options: Sequence[tuple[str, str]]
+    condition_for: Callable[[str], Q]
+
+    @override
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        return self.options
+
+    @override
+    def condition(self, span: TimeFilter | None) -> Q | None:
+        chosen = self.value()
+        return self.condition_for(chosen) if chosen in dict(self.options) else None
+
+
+def text_filter(
+    parameter: str, label: str, condition: Callable[[str], Q | None], *, hint: IndexHint | None = None
+) -> type[TextConditionFilter]:
+    """Return a filter with a text box. `condition` returns None for a text that is no valid value."""
+
+    class Filter(TextConditionFilter):
+        title, parameter_name, index, condition_for = label, parameter, hint, staticmethod(condition)
+
+    return Filter
+
+
+def exact(parameter: str, label: str, *, lookup: str = "", hint: IndexHint | None = None) -> type[TextConditionFilter]:
+    """Return a filter with a text box for the exact value of a column, by default the one named like the parameter."""
+    return text_filter(parameter, label, lambda value: Q(**{lookup or parameter: value}), hint=hint)
+
+
+def choice_filter(
+    parameter: str, label: str, choices: Sequence[tuple[str, str]], condition: Callable[[str], Q]
+) -> type[ChoiceFilter]:
+    """Return a filter with a drop-down list."""
+
+    class Filter(ChoiceFilter):
+        title, parameter_name, options, condition_for = label, parameter, choices, staticmethod(condition)
+
+    return Filter
