@@ -49,9 +49,9 @@ class Table(Generic[Row]):
         return [column for column in self.columns if column.cell is not None]
 
     @property
-    def lines(self) -> list[list[tuple[Column[Row], Cell]]]:
-        """Each row as its cells on the page, with their columns."""
-        return [[(column, column.cell(row)) for column in self.columns if column.cell] for row in self.rows]
+    def lines(self) -> list[tuple[Row, list[tuple[Column[Row], Cell]]]]:
+        """Each row with its cells on the page and their columns."""
+        return [(row, [(column, column.cell(row)) for column in self.columns if column.cell]) for row in self.rows]
 
     def csv_file(self, name: str) -> HttpResponse:
         """Return the table as a CSV file to download."""

@@ -49,7 +49,7 @@ from responses.webhooks.models import MAX_NAME, MAX_URL, WebhookDelivery, Webhoo
 from responses.webhooks.signing import hint
 from tenants.console.permissions import TeamScoped
 from tenants.console.roles import LEADS, OPERATORS
-from tenants.console.row_actions import CONFIRM, RowAction
+from tenants.console.row_actions import CONFIRM, RowAction, RowForm
 from tenants.console.viewer import viewer_of
 from tenants.models import Team
 from tenants.models.notifications import DELIVERY_TONES, DeliveryState
@@ -110,7 +110,7 @@ class EndpointForm(forms.ModelForm[WebhookEndpoint], EndpointFields):
         fields = ["name", "url", "event_types"]
 
 
-class RotateSecretForm(forms.Form):
+class RotateSecretForm(RowForm):
     """Options for rotating the signing secret."""
 
     keep_old = forms.BooleanField(
@@ -122,7 +122,7 @@ class RotateSecretForm(forms.Form):
     )
 
 
-class TestEventForm(forms.Form):
+class TestEventForm(RowForm):
     """Choice of the event type of a test event."""
 
     event_type = forms.ChoiceField(choices=_EVENTS, label="Event", widget=UnfoldAdminSelectWidget)

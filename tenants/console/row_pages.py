@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from django.contrib.admin.utils import unquote
-from django.http import Http404, HttpRequest, QueryDict
+from django.http import HttpRequest, QueryDict
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern, path
 from typing_extensions import override
@@ -44,12 +43,11 @@ class RowPages(LogAdmin, TeamScoped):
         ] + urls
 
     def _serve(self, view: RowView, request: HttpRequest, object_id: str, **kwargs: str) -> HttpResponseBase:
-        return view(request, viewer_of(request), self.get_visible(request, object_id), **kwargs)
+        return view(request, viewer_of(request), self.get_or_404(request, object_id), **kwargs)
 
-    def get_visible(self, request: HttpRequest, object_id: str) -> Any:
-        """Return a row that the user may see. Raises Http404 for an unknown id or another team's row."""
+    @override
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        # Without the annotations and filters of the list.
         rows = TeamScoped.get_queryset(self, request).select_related("team", "api_key")
-        found = rows.filter(pk=unquote(object_id).replace("\x00", "")).first()
-        if found is None or not self.has_view_permission(request, found):
-            raise Http404
-        return found
+        found = rows.filter(pk=object_id.replace("\x00", "")).first()
+        return found if found is not None and self.has_view_permission(request, found) else None

@@ -147,7 +147,7 @@ def test_a_key_of_another_team_looks_like_an_unknown_key(verb: str, stranger: Cl
     unknown = stranger.post(f"{LIST}key_unknown/{verb}/", {"grace": "0"})
     found = act(stranger, caller, verb, grace="0")
     assert (found.status_code, found.content) == (unknown.status_code, unknown.content)
-    assert found.status_code == 403
+    assert found.status_code == 404
     assert newest(caller).digest == caller.key.digest
 
 

@@ -9,9 +9,9 @@ import pytest
 from django.db.models import Q
 from django.test import Client
 
+from console.scans import ScanPlan
 from conversations.models import Section
 from core.clock import now
-from responses.admin.response_list.changelist import ScanPlan
 from responses.models import Mode, Response, Status
 from responses.rollups import aggregate
 from tenants import scope

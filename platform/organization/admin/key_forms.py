@@ -20,6 +20,7 @@ from unfold.widgets import (
 from core.clock import now
 from organization.admin.limit_forms import NewLimitsForm
 from tenants import scope
+from tenants.console.row_actions import RowForm
 from tenants.models import ApiKey, Model, Scope, Team, ToolKind
 
 _LIFETIMES = (
@@ -276,7 +277,7 @@ class KeyForm(forms.ModelForm[ApiKey]):
         fields = ["name", "purpose", "scopes", "allowed_models", "tools", "expires_at", "allowed_addresses"]
 
 
-class RotateKeyForm(forms.Form):
+class RotateKeyForm(RowForm):
     """Grace period of the old secret."""
 
     grace = forms.ChoiceField(

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.contrib.admin import display, register
 from django.contrib.admin.views.main import ChangeList
-from django.db.models import F, Func, IntegerField, Q
+from django.db.models import F, Func, IntegerField, Q, QuerySet
 from django.db.models.functions import Length, Substr
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseForbidden
 from django.template.response import TemplateResponse
@@ -46,7 +46,7 @@ from responses.rollups import queries
 from responses.rollups.histograms import quantile
 from responses.rollups.queries import RollupQuery, RollupRow
 from responses.rollups.sources import TOOLS
-from tenants.console.content_access import HIDDEN, read_allowed
+from tenants.console.content_access import HIDDEN, read_allowed, with_readable
 from tenants.console.permissions import TeamScoped
 from tenants.console.viewer import viewer_of
 
@@ -121,6 +121,10 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
     response_link = column("Response", lambda call: copyable(call.response_id, href=cells.url(call.response_id)))
 
     @override
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return with_readable(viewer_of(request), super().get_queryset(request))
+
+    @override
     def search_condition(self, request: HttpRequest, term: str) -> Q:
         """Search by the id of a call or of a response."""
         if term.startswith("resp_"):
@@ -130,11 +134,8 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
 
     @override
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
-        # Columns are rendered without the request, so each row carries whether its content may be shown.
         changelist: Any = super().get_changelist_instance(request)
         changelist.charts_url = f"{reverse('admin:responses_toolcall_charts')}{changelist.get_query_string()}"
-        for row in changelist.result_list:
-            row.is_readable = viewer_of(request).may_read(row.team_id)
         return changelist  # type: ignore[no-any-return]  # Unfold has no types
 
     def get_urls(self) -> list[URLPattern]:
@@ -239,7 +240,7 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
     def failure(self, call: Any) -> SafeString | str:
         if not call.error_preview:
             return "–"
-        error_preview = call.error_preview if getattr(call, "is_readable", False) else HIDDEN
+        error_preview = call.error_preview if call.readable else HIDDEN
         return format_html('<span class="c-error" title="{}">{}</span>', error_preview, error_preview)
 
 

@@ -40,7 +40,7 @@ from responses.admin.conversations.summaries import (
 from responses.admin.transcript.entries import entries, item_context
 from responses.models import Response, ToolCall
 from tenants.console.audited_admin import audit_row
-from tenants.console.content_access import HIDDEN, audit_team_reads, read_allowed
+from tenants.console.content_access import HIDDEN, audit_team_reads, read_allowed, with_readable
 from tenants.console.roles import CONTRIBUTORS, LEADS, OPERATORS
 from tenants.console.row_pages import RowPages
 from tenants.console.viewer import Viewer, viewer_of
@@ -280,7 +280,7 @@ class ConversationAdmin(RowPages):
 
     @override
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request)
+        rows = with_readable(viewer_of(request), super().get_queryset(request))
         # Here and not in the filter: ordering needs the same ids, and the list may contain old conversations.
         recent_ids = self._recently_active_ids(request)
         return rows if recent_ids is None else rows.filter(pk__in=recent_ids)
@@ -310,12 +310,10 @@ class ConversationAdmin(RowPages):
         changelist = super().get_changelist_instance(request)
         rows = list(changelist.result_list)
         summaries = summaries_of(rows)
-        readable = {row.team_id for row in rows if viewer_of(request).may_read(row.team_id)}
         for row in rows:
             row.summary = summaries[row.pk]
-            row.is_readable = row.team_id in readable
         # A preview is content: displaying it counts as reading it.
-        audit_team_reads(viewer_of(request), {row.team_id for row in rows if row.is_readable and row.summary.preview})
+        audit_team_reads(viewer_of(request), {row.team_id for row in rows if row.readable and row.summary.preview})
         changelist.result_list = rows
         return changelist
 
@@ -324,7 +322,7 @@ class ConversationAdmin(RowPages):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Serve the chat: the latest items, or those around `?item=`."""
-        viewer, conversation = viewer_of(request), self.get_visible(request, object_id)
+        viewer, conversation = viewer_of(request), self.get_or_404(request, object_id)
         is_readable = viewer.may_read(conversation.team_id)
         summary = summaries_of([conversation], with_previews=is_readable)[conversation.pk]
         latest = Response.objects.filter(conversation_id=conversation.pk, team_id=conversation.team_id)
@@ -358,7 +356,7 @@ class ConversationAdmin(RowPages):
 
     @display(description="Conversation")
     def conversation(self, row: Any) -> SafeString:
-        preview = row.summary.preview if row.is_readable else HIDDEN
+        preview = row.summary.preview if row.readable else HIDDEN
         link = copyable(row.pk, href=cells.conversation_url(row.pk))
         lock_owner = row.summary.locked_by
         lock = badge("locked", "info", f"locked by {lock_owner}") if lock_owner else ""

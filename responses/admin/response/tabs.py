@@ -20,7 +20,6 @@ from responses.admin import cells
 from responses.admin.response.documents import DOCUMENTS, document_tab
 from responses.admin.response.events import events
 from responses.admin.response.timeline import claims_of, timeline
-from responses.admin.response_list.actions import RESPONSE_ACTIONS
 from responses.admin.transcript.entries import SHOWN_ITEMS, transcript
 from responses.models import RUNNING, Response, ToolCall, Turn
 from responses.webhooks.models import WebhookDelivery
@@ -40,10 +39,7 @@ _TOKENS = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens
 
 
 def header(request: HttpRequest, viewer: Viewer, response: Response) -> dict[str, Any]:
-    """Return the context of the header: status, ids with links, key figures and actions.
-
-    Actions are those that the user's roles and the response's state allow.
-    """
+    """Return the context of the header: status, ids with links, and key figures."""
     can_copy = response.stored and viewer.may_read(response.team_id)
     conversation, previous = response.conversation_id, response.previous_response_id
     ids = {
@@ -62,11 +58,6 @@ def header(request: HttpRequest, viewer: Viewer, response: Response) -> dict[str
     # In less than a tenth of a second the rate says more about buffering than about the model.
     has_speed = response.first_token_ms is not None and response.output_tokens and generating_ms >= _MIN_GENERATING_MS
     return {
-        "actions": [
-            {"action": action, "url": reverse(f"admin:responses_response_{action.name}", args=[response.pk])}
-            for action in RESPONSE_ACTIONS
-            if action.may(viewer, response)
-        ],
         "playground_url": (
             f"{reverse('console:playground')}?{urlencode({'from': response.pk})}"
             if can_copy and may_open(viewer, "playground")

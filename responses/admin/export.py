@@ -1,0 +1,91 @@
+"""Export of responses with their input and output, as JSON Lines."""
+
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import orjson
+from django.db.models import Count
+from django.http import HttpRequest, StreamingHttpResponse
+
+from conversations.models import Placement, Section
+from core.clock import now
+from core.db.db_threads import in_db_thread
+from responses.models import Response
+from responses.runs import selectors
+from tenants import scope
+from tenants.console.audited_admin import audit_row
+from tenants.console.content_access import audit_team_reads
+from tenants.console.roles import CONTRIBUTORS, OPERATORS, Roles
+from tenants.console.viewer import viewer_of
+from tenants.models import Team
+
+EXPORTERS: Roles = CONTRIBUTORS | OPERATORS
+MAX_EXPORTED = 10_000
+# Responses read at a time: bounds the memory of one export.
+_EXPORT_BATCH = 25
+_EXPORTED_COLUMNS = (
+    "id", "created_at", "ended_at", "status", "mode", "background", "team_id", "api_key_id", "model", "upstream_model",
+    "previous_response_id", "conversation_id", "end_user", "request_id", "client_request_id", "first_token_ms",
+    "duration_ms", "turns", "tool_calls", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "cost",
+    "error_code", "incomplete_reason",
+)  # fmt: skip
+
+
+def export_responses(request: HttpRequest, ids: Iterable[str]) -> StreamingHttpResponse:
+    """Stream the responses that the user may export as JSON Lines, newest first.
+
+    The audit log records the number per team.
+    """
+    rows = Response.objects.filter(pk__in=list(ids)[:MAX_EXPORTED])
+    viewer = viewer_of(request)
+    teams = viewer.team_ids(EXPORTERS)
+    if teams is not None:
+        rows = rows.filter(team_id__in=teams)
+    counts = dict(rows.values_list("team_id").annotate(rows=Count("pk")).order_by())
+    for team_id, count in sorted(counts.items()):
+        after = {"rows": count, "filters": request.GET.urlencode()[:1000]}
+        audit_row(
+            viewer_of(request),
+            Team(pk=team_id),
+            "exported",
+            action="responses.exported",
+            after=after,
+            target="responses",
+        )
+    audit_team_reads(viewer, {team_id for team_id in counts if viewer.may_read(team_id)})
+    exported = list(rows.order_by("-created_at", "-id").values_list("pk", flat=True))
+
+    def read_batch(batch: Sequence[str]) -> bytes:
+        # The stream runs after the request's transaction, so row-level security needs the user's teams again.
+        with scope.team(*viewer.visible_teams):
+            found = {row.pk: row for row in Response.objects.filter(pk__in=batch)}
+            readable = [row for row in found.values() if row.stored and viewer.may_read(row.team_id)]
+            inputs, outputs = _inputs([row.pk for row in readable]), selectors.outputs(readable)
+        lines = []
+        for row in (found[row_id] for row_id in batch if row_id in found):
+            line: dict[str, Any] = {name: getattr(row, name) for name in _EXPORTED_COLUMNS}
+            # A string: JSON readers would round a decimal number.
+            line["cost"] = None if row.cost is None else str(row.cost)
+            # Without access to the content, a line has the metrics only.
+            if row in readable:
+                line["input"] = inputs.get(row.pk, [])
+                line["response"] = selectors.public_body(row, outputs.get(row.pk, []))
+            lines.append(orjson.dumps(line) + b"\n")
+        return b"".join(lines)
+
+    async def stream() -> AsyncGenerator[bytes, None]:
+        for start in range(0, len(exported), _EXPORT_BATCH):
+            yield await in_db_thread(partial(read_batch, exported[start : start + _EXPORT_BATCH]))
+
+    name = f"responses-{now():%Y%m%d-%H%M%S}.jsonl"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
+    return StreamingHttpResponse(stream(), content_type="application/jsonl", headers=headers)
+
+
+def _inputs(ids: Sequence[str]) -> dict[str, list[Any]]:
+    placements = Placement.objects.filter(owner__in=ids, section=Section.INPUT).select_related("item")
+    found: dict[str, list[Any]] = {}
+    for placement in placements.order_by("owner", "position"):
+        found.setdefault(placement.owner, []).append(placement.item.body)
+    return found

@@ -1,0 +1,136 @@
+# mypy: allow-subclassing-any
+"""Actions on responses: cancel, retry and delete, for one response or a selection."""
+
+from typing import Any
+
+from asgiref.sync import async_to_sync
+from django import forms
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from unfold.widgets import UnfoldAdminTextInputWidget
+
+from console.widgets import changelist_url
+from core.errors import ApiError
+from core.origin import origin
+from responses.admin import cells
+from responses.lifecycle.cancel import cancel_run, delete_response
+from responses.lifecycle.create import queue_response
+from responses.lifecycle.resolve import NewRequest
+from responses.models import RUNNING, Mode, Response
+from responses.requests import rebuild
+from responses.runs.identity import RequestInfo
+from tenants import directory
+from tenants.console.audited_admin import audit_row
+from tenants.console.roles import CONTRIBUTORS, OPERATORS, Roles
+from tenants.console.row_actions import ActionFailed, ReasonForm, RowAction, RowActions, RowForm
+from tenants.console.viewer import viewer_of
+
+CANCELLERS: Roles = CONTRIBUTORS | OPERATORS
+_TEMPLATE = "admin/responses/response/confirm.html"
+
+
+class RetryForm(RowForm):
+    """The model of a retried response, among those that its key may use; of several responses each keeps its own."""
+
+    model = forms.CharField(max_length=200, required=False, widget=UnfoldAdminTextInputWidget(attrs={"list": "models"}))
+
+    def __init__(self, data: Any = None, *, rows: Any = ()) -> None:
+        super().__init__(data, rows=rows)
+        self.models: list[str] = []
+        if len(rows) != 1:
+            del self.fields["model"]
+            return
+        self.fields["model"].initial = rows[0].model
+        try:
+            caller = directory.principal_of_run(rows[0].api_key_id)
+        except ApiError:
+            # A revoked key cannot retry at all; the retry reports it.
+            return
+        self.models = [model["id"] for model in directory.list_models(caller)]
+
+
+class ResponseActions(RowActions):
+    """The actions; each writes a row to the audit log."""
+
+    @RowAction(
+        title="Cancel",
+        icon="cancel",
+        permits=lambda viewer, response: viewer.may(CANCELLERS, response),
+        list_roles=CANCELLERS,
+        applies=lambda response: response.status in RUNNING,
+        not_applicable="The response has already ended.",
+        question="Cancel this response?",
+        description="Stops the run. Partial output is kept and billed.",
+        button="Cancel run",
+        button_variant="danger",
+        template=_TEMPLATE,
+        done="cancelled",
+    )
+    def cancel(self, request: HttpRequest, response: Response) -> None:
+        """Stop a run."""
+        is_cancelled = cancel_run(
+            team_id=response.team_id,
+            actor=viewer_of(request).actor,
+            response_id=response.pk,
+            request=RequestInfo(request_id=origin().request_id),
+        )
+        if not is_cancelled:
+            raise ActionFailed("The response has already ended.")
+
+    @RowAction(
+        title="Retry as new",
+        icon="replay",
+        permits=lambda viewer, response: viewer.may(CONTRIBUTORS, response),
+        list_roles=CONTRIBUTORS,
+        applies=lambda response: response.stored and response.status not in RUNNING,
+        not_applicable="The response is still running or was not stored.",
+        question="Retry this response?",
+        description="Runs a new background response with the same input and API key. It is billed like the original. "
+        "Tool secrets are never stored, so they are not sent again.",
+        button="Retry",
+        template=_TEMPLATE,
+        form=RetryForm,
+        done="retried",
+    )
+    def retry(self, request: HttpRequest, response: Response, form: RetryForm) -> HttpResponse:
+        """Queue a new response with the same input, and open it."""
+
+        async def queue(body: Any) -> str:
+            # The same key, and not the user, makes the new request: its team is billed and its limits apply.
+            principal = await directory.aprincipal_by_id(response.api_key_id)
+            info = RequestInfo(request_id=origin().request_id)
+            new = NewRequest(principal=principal, body=body, info=info, mode=Mode.JSON)
+            return str((await queue_response(new)).body["id"])
+
+        parameters = rebuild.rebuild_request(response)
+        if model := form.cleaned_data.get("model"):
+            parameters = {**parameters, "model": model}
+        try:
+            new_id = async_to_sync(queue)(rebuild.parse_for_worker(parameters))
+        except ApiError as failed:
+            raise ActionFailed(failed.message) from failed
+        audit_row(viewer_of(request), response, "retried", after={"response": new_id})
+        return HttpResponseRedirect(cells.url(new_id))
+
+    @RowAction(
+        title="Delete",
+        icon="delete",
+        permits=lambda viewer, response: viewer.may(CONTRIBUTORS, response),
+        list_roles=CONTRIBUTORS,
+        question="Delete this response?",
+        description="Permanently deletes the input and output with their turns, tool calls and events. Usage records "
+        "and audit events are kept. Responses that continue this one are linked to the response before it.",
+        button="Delete permanently",
+        button_variant="danger",
+        template=_TEMPLATE,
+        form=ReasonForm,
+        done="deleted",
+    )
+    def delete(self, request: HttpRequest, response: Response, form: ReasonForm) -> HttpResponse:
+        """Delete a response and its content."""
+        delete_response(
+            actor=viewer_of(request).actor,
+            response=response,
+            request=RequestInfo(request_id=origin().request_id),
+            reason=form.cleaned_data["reason"],
+        )
+        return HttpResponseRedirect(changelist_url("responses_response"))

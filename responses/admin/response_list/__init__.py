@@ -1,1 +1,0 @@
-"""Response list: filters, columns, histogram, actions, export."""
