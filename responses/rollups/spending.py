@@ -42,10 +42,11 @@ _COLUMNS = {"t": "team_id", "k": "api_key_id", "u": "end_user"}
 
 
 def counted_sql(kind: str, *, since: str, until: str) -> str:
-    """Return the SQL of the spending that hard budgets count for subjects of the team `%(team)s` in one of its periods.
+    """Return a query for the spending of a period that counts towards the hard budgets of a team's subjects.
 
-    `kind` is `t`, `k` or `u`: the team, its keys or its end users. `since` and `until` are parameters, too. The result
-    has the columns `subject` and `amount`. It is exact: records that are in no sum yet are added.
+    `kind` is `t`, `k` or `u`: the team, its keys or its end users. The team is the parameter `%(team)s`, the period
+    lasts from `since` to `until`. The result has the columns `subject` and `amount`. It is exact: records that are in
+    no sum yet are added.
     """
     column = _COLUMNS[kind]
     level = CALLS.level(frozenset({"team_id", column}))

@@ -210,7 +210,7 @@ _server = _Server()
 
 
 async def _start(computation: Computation, request: bytes) -> tuple[bytes, bytes]:
-    """Return the result of a process after the byte for its kind, and the status with which the process ended."""
+    """Run a computation in a process. Return its output, which begins with a byte for its kind, and its status."""
     loop = asyncio.get_running_loop()
     ours, theirs = socket.socketpair()
     status, written = os.pipe()

@@ -7,7 +7,7 @@ _collected: ContextVar[dict[str, str] | None] = ContextVar("_collected", default
 
 
 def collect() -> dict[str, str]:
-    """Start to collect headers for a new request in this context, and return the dictionary that they are added to."""
+    """Return a new dictionary to which this context adds the headers of a request's answer."""
     headers: dict[str, str] = {}
     _collected.set(headers)
     return headers

@@ -73,7 +73,7 @@ def set_choice(*, user_id: int, team_id: str, kinds: Sequence[NotificationKind],
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """Subscription that a link to unsubscribe ends."""
+    """Subscription of a user to the mails of a team, as a link to unsubscribe names it."""
 
     user_id: int
     team_id: str

@@ -77,7 +77,7 @@ class UpstreamParts(PartsSegment):
         """Return the events for the content that the upstream's final item adds to its deltas."""
 
     def part_at(self, kind: PartKind, position: int, count: int) -> Part | None:
-        """Return the part at a position of the summary or of the content, which has `count` parts in the end."""
+        """Return the part at a position of the summary or of the content; `count` is the final number of parts."""
         same_list = [part for part in self.parts if (part.kind == "summary_text") is (kind == "summary_text")]
         if len(same_list) > count:
             # Some upstreams announce a part under another index than that of its deltas.

@@ -240,7 +240,7 @@ class MessageStream:
         self._over = False
 
     def open(self, events: Sequence[Event], *, input_tokens: int) -> bytes:
-        """Return `message_start`. The upstream counts at the end; `message_delta` has its numbers."""
+        """Return `message_start` with estimated input tokens. `message_delta` has those that the upstream reports."""
         usage = {**_NO_USAGE, "input_tokens": input_tokens}
         return b"".join(
             _event("message_start", message={**_head(event.response, self._options), "usage": usage})
