@@ -66,20 +66,6 @@ class SeedRun:
         self._pace = 4 * rng.uniform(40, 160)
         shown = parameters.public_parameters(request, response_id=new_id("resp", at=at), created_at=at)
         hidden = parameters.hidden_options(request) | {"obfuscate": False}
-        self._identity = RunIdentity(
-            response_id=shown["id"],
-            team_id=key.team_id,
-            key_id=key.pk,
-            model=request.model,
-            upstream_id=upstream.pk,
-            upstream_model="demo",
-            request_id=new_id("req", at=at),
-            stored=True,
-            obfuscate=False,
-            created_at=at,
-            background=background,
-            prices=MODELS[request.model],
-        )
         inputs = [item.with_id() for item in parameters.input_items(request)]
         self._context = RunContext(
             parameters=shown,
@@ -89,7 +75,7 @@ class SeedRun:
             sampling=parameters.build_sampling(shown, hidden),
         )
         self.row: Response = Response(
-            id=self._identity.response_id,
+            id=shown["id"],
             team_id=key.team_id,
             api_key_id=key.pk,
             created_at=at,
@@ -104,13 +90,14 @@ class SeedRun:
             upstream_id=upstream.pk,
             upstream_model="demo",
             end_user=request.safety_identifier,
-            request_id=self._identity.request_id,
+            request_id=new_id("req", at=at),
             client_request_id=f"job-{rng.randrange(10**6):06d}" if rng.random() < 0.3 else "",
             parameters=shown,
-            options=hidden | {"prices": self._identity.prices.stored()},
+            options=hidden | {"prices": MODELS[request.model].stored()},
             metadata=shown["metadata"],
             input_preview=preview(inputs[-1]),
         )
+        self._identity = RunIdentity.of(self.row, lease_token=self.row.lease_token)
         self.rows: list[models.Model] = [self.row]
         self._tool_calls: dict[str, ToolCall] = {}
         self._recorder = Recorder(self._identity, RecorderState())

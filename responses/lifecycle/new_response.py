@@ -93,15 +93,12 @@ async def _build(admitted: AdmittedRequest) -> NewResponse:
 
 def _options(admitted: AdmittedRequest) -> dict[str, Any]:
     """Return the options of a response: what a worker that resumes its run cannot read elsewhere."""
-    identity, checks = admitted.resolved.identity, admitted.checks
-    options = {**admitted.resolved.prepared.options, **(checks.stored_options() if checks is not None else {})}
-    if identity.tool_prices:
-        options["tool_prices"] = identity.tool_prices.stored()
-    if not identity.bills_estimates:
-        options["waives_estimates"] = True
-    if identity.trace:
-        options["trace"] = identity.trace
-    return options
+    resolved, checks = admitted.resolved, admitted.checks
+    return {
+        **resolved.prepared.options,
+        **resolved.identity.stored_options(),
+        **(checks.stored_options() if checks is not None else {}),
+    }
 
 
 def _open_log(recorder: Recorder, identity: RunIdentity, events: Sequence[Event]) -> tuple[bytes, list[Row]]:
@@ -130,8 +127,7 @@ def _response_row(resolved: ResolvedRequest, options: dict[str, Any], *, secrets
         # With `store: false` the row exists for usage and administration only, and holds no content; just enough to
         # estimate the usage of a call that is lost with its process.
         tokens = token_estimate.input_tokens(instructions=run.instructions, items=run.items, sampling=run.sampling)
-        kept = {name: options[name] for name in ("tool_prices", "waives_estimates") if name in options}
-        columns = {"options": {"input_tokens": tokens, "prices": identity.prices.stored(), **kept}}
+        columns = {"options": {"input_tokens": tokens, **identity.stored_options()}}
     # Without a lease a background response waits in the queue for a worker.
     columns |= (
         {"status": Status.QUEUED, "background": True}

@@ -110,10 +110,9 @@ async def prepare(
     options = hidden_options(body)
     if route is not None:
         capabilities.check(body, route)
-        # Stored with the run, so that a worker that resumes it uses the same traits and prices even if an operator has
-        # changed the model since.
-        traits = {name: getattr(route.capabilities, name) for name in _TRAITS}
-        options |= {"traits": traits, "prices": route.prices.at(now()).stored()}
+        # Stored with the run, so that a worker that resumes it uses the same traits even if an operator has changed the
+        # model since.
+        options["traits"] = {name: getattr(route.capabilities, name) for name in _TRAITS}
     can = route.capabilities if route is not None else Capabilities()
     attachments = await check_attachments(principal=principal, body=body, context=context, can=can)
     created_at = now()

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from responses.models import Mode, Response
 from tenants.prices import UNKNOWN, PriceList
@@ -55,7 +56,10 @@ class RunIdentity:
 
     @classmethod
     def of(cls, response: Response, *, lease_token: int) -> "RunIdentity":
-        """Return the identity of a stored run, for a process with this lease token."""
+        """Return the identity of a stored run, for a process with this lease token.
+
+        Values without a column are among the options: those of `stored_options`, and `obfuscate` of the request.
+        """
         options = response.options
         return cls(
             response_id=response.pk,
@@ -80,6 +84,20 @@ class RunIdentity:
             tool_prices=PriceList.restored(options.get("tool_prices")),
             trace=options.get("trace") or {},
         )
+
+    def stored_options(self) -> dict[str, Any]:
+        """Return the options from which `of` restores prices, billing and trace.
+
+        An operator may change prices and billing before another process resumes the run.
+        """
+        options: dict[str, Any] = {"prices": self.prices.stored()}
+        if self.tool_prices:
+            options["tool_prices"] = self.tool_prices.stored()
+        if not self.bills_estimates:
+            options["waives_estimates"] = True
+        if self.trace:
+            options["trace"] = self.trace
+        return options
 
     @property
     def channel(self) -> str:
