@@ -599,8 +599,3 @@ def error_table() -> list[tuple[int, str, str | None, str]]:
         for code, meaning in own:
             rows.setdefault((kind.status, code), (kind.status, kind.type, code, meaning))
     return sorted(rows.values(), key=lambda row: row[0])
-
-
-def all_codes() -> set[str]:
-    """Return the codes of all errors."""
-    return {code for _, _, code, _ in error_table() if code is not None}

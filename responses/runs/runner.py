@@ -622,12 +622,3 @@ class _Notification:
         if self._is_due:
             self._is_due = False
             self._notify()
-
-
-async def cancel_all() -> None:
-    """Cancel every run of this process and wait until their ends are stored, for an orderly shutdown."""
-    runs = _registry.all()
-    for run in runs:
-        run.cancel()
-    if runs:
-        await asyncio.gather(*(run.stored() for run in runs), return_exceptions=True)

@@ -21,7 +21,7 @@ from core.work.leases import lease_until
 from engine.steps import RunEnded
 from responses.models import RUNNING, Response, Status
 from responses.runs import store
-from responses.runs.runner import LiveRun, _renew, cancel_all
+from responses.runs.runner import LiveRun, _renew, drain
 from responses.runs.store import Change, LeaseLost, ResponseUpdate
 from tenants import scope
 from tests.support.api import Caller
@@ -54,9 +54,9 @@ async def until(look: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def hanging_run(caller: Caller) -> tuple[Begun, LiveRun, ScriptedModel, asyncio.Event]:
+async def hanging_run(caller: Caller, **request: Any) -> tuple[Begun, LiveRun, ScriptedModel, asyncio.Event]:
     """A live run whose model has sent one word and hangs."""
-    begun, gate = await abegin(caller), asyncio.Event()
+    begun, gate = await abegin(caller, **request), asyncio.Event()
     model = ScriptedModel([chunk(content="Hel"), gate, chunk(content="lo"), chunk(finish="stop")])
     live = begun.live(model)
     live.start()
@@ -200,10 +200,10 @@ async def test_a_run_without_its_client_ends_after_the_grace_period(
 
 
 async def test_a_graceful_shutdown_ends_every_run(database: None, caller: Caller) -> None:
-    runs = [await hanging_run(caller) for _ in range(2)]
-    await cancel_all()
+    runs = [await hanging_run(caller, store=False) for _ in range(2)]
+    await drain(seconds_left=lambda: 0, notify_workers=lambda: None)
     rows = await in_db_thread(lambda: [response_of(begun) for begun, *_ in runs])
-    assert [row.status for row in rows] == [Status.CANCELLED] * 2
+    assert [row.status for row in rows] == [Status.FAILED] * 2
 
 
 def test_a_new_response_is_leased_by_its_process(database: None, caller: Caller) -> None:

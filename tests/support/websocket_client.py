@@ -19,7 +19,7 @@ from websockets.sync.connection import Connection
 from core.http.asgi import with_request_id
 from providers.clients import close_clients
 from responses.api.websocket import ResponseSocket
-from responses.runs.runner import cancel_all
+from responses.runs.runner import drain
 from tests.support.streams import TERMINAL, Retrieve, check_stream
 from tests.support.validation import check_event
 from tests.support.waiting import PATIENCE
@@ -158,5 +158,5 @@ async def _serve(server: uvicorn.Server, listener: socket.socket) -> None:
     try:
         await server.serve([listener])
     finally:
-        await cancel_all()
+        await drain(seconds_left=lambda: 0, notify_workers=lambda: None)
         await close_clients()

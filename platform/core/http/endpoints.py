@@ -146,11 +146,6 @@ class Endpoint:
         return [name for _, name in _CONVERTER.findall(self.path)]
 
     @property
-    def path_ids(self) -> list[tuple[str, str]]:
-        """Prefix and name of each id in the path, without values that have no prefix."""
-        return [(prefix, name) for prefix, name in _CONVERTER.findall(self.path) if prefix in _ID_PREFIXES]
-
-    @property
     def reads_body(self) -> bool:
         """True if a request has a body with arguments or a form."""
         return self.body is not None or self.form is not None

@@ -6,11 +6,11 @@ from urllib.parse import quote
 import pytest
 
 from core.http.endpoints import Endpoint
-from core.ids import Prefix
 from server.api_urls import ENDPOINTS
 from server.reference.openapi import document
 from tests.support.api import Api, error
 from tests.support.conversations import begin
+from tests.support.path_ids import prefixes_of, sample_ids
 from tests.support.sampling import sampled
 from tests.support.upstream import Script
 
@@ -25,7 +25,7 @@ MASK = {"type": "image_generation", "input_image_mask": {"file_id": "invalid_id"
 PICTURE = {"role": "user", "content": [{"type": "input_image", "file_id": "invalid_id"}]}
 CHAT_FILE = {"role": "user", "content": [{"type": "file", "file": {"file_id": "invalid_id"}}]}
 LINES = {"endpoint": "/v1/responses", "completion_window": "24h"}
-PATHS = [one for one in ENDPOINTS if any(f"<{prefix}:" in one.path for prefix in Prefix)]
+PATHS = [one for one in ENDPOINTS if prefixes_of(one)]
 # Text that is not an id of any kind, percent-encoded.
 NEVER_IDS = ["%00", "a%00b", "%20", "%F0%9F%90%98", "%FF", "%22%5C", "%0A", "%7Bx%7D", "a%27b%3B--"]
 
@@ -76,9 +76,8 @@ def test_a_stream_and_a_background_run_reject_malformed_ids_as_well(api: Api) ->
 
 @pytest.mark.parametrize("one", PATHS, ids=[f"{one.method} {one.path}" for one in PATHS])
 def test_a_malformed_id_in_a_path_names_its_prefix(api: Api, one: Endpoint) -> None:
-    ids = dict.fromkeys(one.ids, "x") | {name: f"{prefix}_1" for prefix, name in one.path_ids}
-    for prefix, name in one.path_ids:
-        answer = api.request(one.method, one.template.format(**{**ids, name: "invalid_id"}))
+    for name, prefix in prefixes_of(one).items():
+        answer = api.request(one.method, one.template.format(**{**sample_ids(one), name: "invalid_id"}))
         assert error(answer) == (400, name, "invalid_value")
         assert answer.json()["error"]["message"] == message(name, prefix)
 
@@ -134,7 +133,9 @@ def test_no_character_in_a_url_causes_an_internal_error(
     ids = [one["name"] for one in parameters if one["in"] == "path"]
     names = [one["name"] for one in parameters if one["in"] == "query"]
     known = dict.fromkeys(ids, "x")
-    known |= {name: f"{prefix}_1" for one in ENDPOINTS if one.template == path for prefix, name in one.path_ids}
+    for endpoint in ENDPOINTS:
+        if endpoint.template == path:
+            known |= sample_ids(endpoint)
     for text in NEVER_IDS:
         for name in ids:
             for value in (text, f"{known[name]}{text}"):

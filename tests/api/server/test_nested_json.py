@@ -17,6 +17,7 @@ from tests.support.background import ended as run_ended
 from tests.support.batches import URL, asked, ended, line, uploaded
 from tests.support.mcp_requests import Body, of
 from tests.support.mcp_servers import McpServer
+from tests.support.path_ids import sample_ids
 from tests.support.upstream import Script
 from tests.support.vector_stores import upload
 from tests.support.web import WebProcess
@@ -55,8 +56,7 @@ def no_traceback(web: WebProcess) -> Iterator[None]:
 @pytest.mark.parametrize("one", POSTS, ids=[one.path for one in POSTS])
 def test_a_nested_body_is_refused_by_every_endpoint(api: Api, admin_api: Api, one: Endpoint) -> None:
     client = admin_api if one.path.startswith("organization/") else api
-    ids = dict.fromkeys(one.ids, "x") | {name: f"{prefix}_1" for prefix, name in one.path_ids}
-    path = one.template.format(**ids)
+    path = one.template.format(**sample_ids(one))
     for body in DEEP.values():
         answer = client.post(path, body)
         if path.startswith("/messages"):
