@@ -20,8 +20,8 @@ from engine.steps import Emitted, Step, ToolFinished, ToolsStarted
 from responses.models import Approval, EventBatch, Mode, Response, Status, ToolCall
 from responses.requests import parameters
 from responses.runs.identity import RunIdentity
-from responses.runs.recorder import Recorder, RecorderState, item_rows, preview
-from responses.runs.rows import Row
+from responses.runs.recorder import Recorder
+from responses.runs.rows import Row, item_rows, preview
 from responses.schema import parse_create
 from responses.tools import registry  # noqa: F401 - adds the hosted tools to the schema of requests
 from seeding.scenarios import Exchange, ScriptedCall
@@ -100,13 +100,13 @@ class SeedRun:
         self._identity = RunIdentity.of(self.row, lease_token=self.row.lease_token)
         self.rows: list[models.Model] = [self.row]
         self._tool_calls: dict[str, ToolCall] = {}
-        self._recorder = Recorder(self._identity, RecorderState())
+        self._recorder = Recorder(self._identity)
         if previous is not None:
             self._answer(inputs, previous)
         for position, item in enumerate(inputs):
             self._add(item_rows(item, self._identity, Section.INPUT, position))
-        self._recorder.opening((queued if background else opening)(shown))
-        self._add(self._recorder.take_batch())
+        self._recorder.log.append((queued if background else opening)(shown))
+        self._add(self._recorder.log.take_batch())
 
     @property
     def at(self) -> datetime:

@@ -18,7 +18,7 @@ from engine.events.types import Body, Event, OutputItemAdded, OutputItemDone
 from engine.state import OutputItem, RunContext, RunState
 from engine.steps import ToolsPrepared
 from engine.turn import Attempt, Call, CallForm, FunctionTool, TurnRequest, TurnResult
-from responses.runs.recorder import PRICE_KEYS
+from responses.runs.run_usage import PRICE_KEYS
 from seeding.scenarios import LISTED_TOOLS, ScriptedCall, ScriptedTurn
 
 _MOST_PIECES = 90

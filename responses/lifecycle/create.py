@@ -21,7 +21,7 @@ from responses.lifecycle.resolve import NewRequest, resolve
 from responses.lifecycle.run_factory import RunFactory
 from responses.models import Status
 from responses.requests.context import RequestContext, UnstoredResponse
-from responses.runs.recorder import FLUSH_BYTES
+from responses.runs.event_log import FLUSH_BYTES
 from responses.runs.runner import AssembledRun, LiveRun, RunClient
 
 

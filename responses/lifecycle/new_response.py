@@ -21,9 +21,10 @@ from responses.models.stored_request import stored_options, stored_parameters
 from responses.requests import pairing
 from responses.requests.context import RequestContext
 from responses.runs.conversation_lock import ConversationAppend
+from responses.runs.event_log import FLUSH_BYTES, EventLog
 from responses.runs.identity import RunIdentity
-from responses.runs.recorder import FLUSH_BYTES, Recorder, RecorderState, item_rows, preview
-from responses.runs.rows import Row, new_row
+from responses.runs.recorder import Recorder
+from responses.runs.rows import Row, item_rows, new_row, preview
 from responses.runs.store import Change, LockGuard, PredecessorGuard, submit_new
 
 
@@ -70,9 +71,9 @@ async def _build(admitted: AdmittedRequest) -> NewResponse:
     # An unstored response has its context in memory, so it does not matter whether the predecessor is deleted.
     if context.predecessor_id is not None and identity.stored:
         predecessor = PredecessorGuard(response_id=identity.response_id, previous_id=context.predecessor_id)
-    recorder = Recorder(identity, RecorderState(), append, admitted.reservation)
+    recorder = Recorder(identity, append=append, reservation=admitted.reservation)
     first_events = (queued if identity.background else opening)(resolved.prepared.run_context.parameters)
-    frames, batch = await off_loop(partial(_open_log, recorder, identity, first_events))
+    frames, batch = await off_loop(partial(_open_log, recorder.log, identity, first_events))
     # Calls of client tools end with their outputs, which are in the next request.
     calling_id = resolved.body.previous_response_id or context.answered_response_id
     answered = await off_loop(partial(pairing.answered_calls, context.input_bodies, response_id=calling_id))
@@ -101,15 +102,15 @@ def _options(admitted: AdmittedRequest) -> dict[str, Any]:
     }
 
 
-def _open_log(recorder: Recorder, identity: RunIdentity, events: Sequence[Event]) -> tuple[bytes, list[Row]]:
+def _open_log(log: EventLog, identity: RunIdentity, events: Sequence[Event]) -> tuple[bytes, list[Row]]:
     """Return the bytes of the first events, and the log rows that are inserted with the response."""
-    frames = recorder.opening(events)
+    frames = log.append(events)
     # The first events of a foreground run are stored with its next batch: one row less, which was 0.3 KB of WAL. If the
     # process dies before, `resume` builds them again from the response. A background run stores its first events at
     # once, for the worker that takes over. So does a run with large ones (which echo large instructions or tools): they
     # are compressed outside of the loop.
     waits = not identity.background and len(frames) < FLUSH_BYTES
-    return frames, [] if waits else recorder.take_batch()
+    return frames, [] if waits else log.take_batch()
 
 
 def _response_row(resolved: ResolvedRequest, options: dict[str, Any], *, secrets: str) -> Row:

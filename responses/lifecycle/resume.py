@@ -2,36 +2,30 @@
 
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass
 
 from django.db.models import Max
 
 from conversations.models import Placement, Section
 from core.clock import now
-from core.work.leases import Claim, lease_until
+from core.work.leases import Claim
 from engine.calls.toolbox import Toolbox
 from engine.events.fold import Fold, read_frames
 from engine.events.response_body import opening
 from engine.events.types import Body
-from engine.loop import Run
 from engine.state import RunContext, RunState
-from engine.steps import TurnRecord
-from engine.turn import Call, Finish, Usage
-from limits import Grant
+from responses.lifecycle.losses import Losses, last_activity, lost_calls, lost_turn, open_turn_row
 from responses.lifecycle.run_factory import RunFactory
-from responses.lifecycle.stored_run import Losses, StoredRun
+from responses.lifecycle.stored_run import StoredRun
 from responses.models import EventBatch, Response, Status, ToolCall, Turn
 from responses.requests.prepare import restore_run_context
 from responses.runs.conversation_lock import ConversationAppend
 from responses.runs.identity import RunIdentity
-from responses.runs.open_calls import open_row, turn_id
-from responses.runs.recorder import PRICE_KEYS, Recorder, RecorderState
-from responses.runs.reservations import is_of_tool, price_key_of, stored_grants
-from responses.runs.rows import Row
-from responses.runs.stored_state import call_of, restore_state
+from responses.runs.recorder import Recorder
+from responses.runs.reservations import stored_grants
+from responses.runs.run_usage import RunProgress
+from responses.runs.stored_state import restore_state
 from tenants import scope
-from tenants.models import UsageRecord
 
 
 def load(*, response_id: str, lease_token: int | None = None, died: bool = False) -> StoredRun:
@@ -66,18 +60,19 @@ def _load(response: Response, *, lease_token: int | None, died: bool) -> StoredR
     recorder = _recorder(response, identity, context, state, next_sequence=next_sequence)
     # A process that is alive releases its own reservations.
     grants = stored_grants(response.pk) if died or response.status == Status.QUEUED else []
-    began = _began(response, turns, calls, is_claimed=lease_token is not None)
+    began = last_activity(response, turns, calls, is_claimed=lease_token is not None)
     run = RunFactory().build(context, state, Toolbox())
     losses, open_turn = Losses(grants=grants), None
     if died:
         ended = max(began, logged_at)
         losses = Losses(
-            turn=_lost_turn(response, run, turns, began=began, ended=ended),
-            call_records=_lost_calls(response, recorder, calls, grants, at=ended),
+            turn=lost_turn(response, run, turns, began=began, ended=ended),
+            call_records=lost_calls(response, identity, calls, grants, at=ended),
             grants=grants,
         )
     elif lease_token is None and response.lease_until is not None:
-        open_turn = _open_turn(response, recorder, run.lost_turn(began=began, ended=now()), until=response.lease_until)
+        turn = run.lost_turn(began=began, ended=now())
+        open_turn = open_turn_row(response, identity, turn, until=response.lease_until)
     return StoredRun(
         response=response,
         identity=identity,
@@ -87,54 +82,6 @@ def _load(response: Response, *, lease_token: int | None, died: bool) -> StoredR
         losses=losses,
         open_turn=open_turn,
     )
-
-
-def _open_turn(response: Response, recorder: Recorder, turn: TurnRecord | None, *, until: datetime) -> Row | None:
-    """Return the row of the open call of a process that lives.
-
-    The process records the call when it notices that it has lost the run; if it dies before, the record is in this row.
-    """
-    if turn is None:
-        return None
-    (record,) = recorder.usage_records(turn)
-    return open_row(
-        turn_id(response.pk, turn.number),
-        record,
-        owner=response.lease_owner,
-        until=max(until, lease_until()),
-        adds_to=response.pk,
-    )
-
-
-def _lost_calls(
-    response: Response, recorder: Recorder, calls: Sequence[ToolCall], grants: Sequence[Grant], *, at: datetime
-) -> list[Row]:
-    """Return the usage records of hosted calls that were lost with their process."""
-    lost = [
-        (call_of(row), PRICE_KEYS[row.name], row.turn)
-        for row in calls
-        if row.status == "in_progress" and row.name in PRICE_KEYS
-    ]
-    if not response.stored:
-        # An unstored response has no rows of its calls; only its reservations name them.
-        keys = [price_key_of(grant.id) for grant in grants if is_of_tool(grant.id)]
-        turn = max(0, response.turns - 1)
-        lost = [(Call(item_id="", call_id="", name=key, arguments=""), key, turn) for key in keys]
-    outcome = str(Finish.INTERRUPTED)
-    return [recorder.call_record(call, key, turn=turn, at=at, outcome=outcome) for call, key, turn in lost]
-
-
-def _lost_turn(
-    response: Response, run: Run, turns: Sequence[Turn], *, began: datetime, ended: datetime
-) -> TurnRecord | None:
-    """Return the model call that was lost with its process, if there was one and the process has not recorded it."""
-    lost = run.lost_turn(began=began, ended=ended)
-    if lost is None:
-        return None
-    records = UsageRecord.objects.filter(object_id=response.pk, turn=response.turns, occurred_at__gte=began)
-    if records.filter(endpoint=response.endpoint).exists():
-        return None
-    return lost if response.stored else replace(lost, usage=_usage_without_log(response, turns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,8 +129,7 @@ def read_queued(claims: Collection[Claim]) -> dict[str, QueuedRun]:
 def _recorder(
     response: Response, identity: RunIdentity, context: RunContext, state: RunState, *, next_sequence: int
 ) -> Recorder:
-    progress = RecorderState(
-        next_sequence=next_sequence,
+    progress = RunProgress(
         next_position=len(state.output),
         turns=response.turns,
         tool_calls=response.tool_calls,
@@ -192,26 +138,9 @@ def _recorder(
         first_token_ms=response.first_token_ms,
         preview=response.output_preview,
     )
-    recorder = Recorder(identity, progress, ConversationAppend.of(response))
+    recorder = Recorder(identity, progress, next_sequence=next_sequence, append=ConversationAppend.of(response))
     if next_sequence == 0 and response.stored and not response.background:
         # The process died before it stored the first events, which the client may have received. They depend on nothing
         # but the response, so these are the same bytes.
-        recorder.opening(opening(context.parameters))
+        recorder.log.append(opening(context.parameters))
     return recorder
-
-
-def _began(response: Response, turns: Sequence[Turn], calls: Sequence[ToolCall], *, is_claimed: bool) -> datetime:
-    """Return when the last attempt to run a response began, or its last finished turn or call ended."""
-    claims = [datetime.fromisoformat(claim["at"]) for claim in response.claims]
-    # Leave out the claim for which the run is loaded.
-    earlier = claims[:-1] if is_claimed else claims
-    ends = [turn.ended_at for turn in turns] + [call.ended_at for call in calls]
-    return max([response.created_at, *earlier, *filter(None, ends)])
-
-
-def _usage_without_log(response: Response, turns: Sequence[Turn]) -> Usage:
-    # Without the log, the output is unknown. The input is known from the request, or from the turn before.
-    known = response.options.get("input_tokens", 0)
-    if turns:
-        known = turns[-1].input_tokens + turns[-1].output_tokens
-    return Usage(input_tokens=known, estimated=True)

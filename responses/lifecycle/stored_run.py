@@ -1,13 +1,12 @@
 """A run that was loaded from the database: this process can end it, or settle its losses and continue it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from engine.calls.toolbox import Toolbox
 from engine.events.response_body import Ending
 from engine.state import RunContext, RunState
-from engine.steps import TurnRecord
 from limits import Grant
+from responses.lifecycle.losses import Losses
 from responses.lifecycle.run_factory import RunFactory
 from responses.models import Response
 from responses.runs import store
@@ -20,19 +19,6 @@ from responses.runs.runner import AssembledRun
 from responses.runs.store import Change, LeaseGuard
 from responses.tools import registry
 from tenants import scope
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Losses:
-    """The calls that a run has lost with its previous process, and that process's reservations.
-
-    `turn` is the lost model call, with an estimate of its usage; `call_records` are the usage records of hosted calls.
-    For a run that waits in the queue, `grants` is its place there.
-    """
-
-    turn: TurnRecord | None = None
-    call_records: Sequence[Row] = ()
-    grants: Sequence[Grant] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,7 +151,7 @@ class Dispatcher(WorkLoop[Claim]):
         live = LiveRun(assembled, grace_seconds=loaded.grace_seconds, claim=claim)
         self._live[claim] = live
         if not is_new:
-            assembled.recorder.announce()
+            assembled.recorder.log.announce()
         with (
             tracing.continued(live.identity.trace, telemetry_names.PROCESS_RESPONSE),
             of_team(live.identity.team_id),

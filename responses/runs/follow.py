@@ -30,8 +30,8 @@ from engine.events.types import DONE_FRAME, Body
 from responses.models import EventBatch, Response
 from responses.runs import access, selectors
 from responses.runs.client_stream import PING, PING_SECONDS
+from responses.runs.event_log import LogMessage, split_frames
 from responses.runs.identity import channel_of, channel_of_process
-from responses.runs.log_messages import LogMessage, split_frames
 from tenants import scope
 from tenants.principal import Principal
 

@@ -10,7 +10,14 @@ from typing import Any, NamedTuple
 
 from django.db import connection, models
 
+from conversations.items import plain_text
+from conversations.models import Item, Placement, Section, opens_context
+from core.clock import now
 from core.db.statement_pipeline import Statement
+from engine.events.types import Body
+from responses.runs.identity import RunIdentity
+
+PREVIEW_LENGTH = 120
 
 
 class Row(NamedTuple):
@@ -82,3 +89,33 @@ def _fields(table: type[models.Model]) -> list[models.Field[Any, Any]]:
     """Return the fields of all columns, except for keys that the database assigns."""
     fields = table._meta.concrete_fields  # noqa: SLF001 - Django's documented API for models
     return [field for field in fields if not isinstance(field, models.AutoField | models.BigAutoField)]
+
+
+def item_rows(
+    body: Body, identity: RunIdentity, section: Section, position: int, *, in_context: bool = True
+) -> list[Row]:
+    """Return the rows of an item and of its placement in the response."""
+    item = new_row(
+        Item,
+        team_id=identity.team_id,
+        id=body["id"],
+        type=body["type"],
+        body=body,
+        created_at=now(),
+    )
+    place = new_row(
+        Placement,
+        team_id=identity.team_id,
+        owner=identity.response_id,
+        section=section,
+        position=position,
+        item_id=item.values["key"],
+        in_context=in_context,
+        opens_context=opens_context(body["type"]),
+    )
+    return [item, place]
+
+
+def preview(body: Body) -> str:
+    """Return the first words of an item on one line, for lists."""
+    return " ".join(plain_text(body)[: 4 * PREVIEW_LENGTH].replace("\x00", "").split())[:PREVIEW_LENGTH]

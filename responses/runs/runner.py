@@ -154,7 +154,7 @@ class LiveRun:
             has_reader=identity.streamed and not identity.in_worker,
         )
         self._stream.put(client.opening)
-        self.next_sequence = self._recorder.next_sequence
+        self.next_sequence = self._recorder.log.next_sequence
         """The number of the event after those that the client has received, once `frames` has ended."""
         self._task: asyncio.Task[None] | None = None
         self._is_over = asyncio.Event()
@@ -171,7 +171,7 @@ class LiveRun:
     def start(self) -> None:
         """Start the task that executes the run. The registry renews the lease until it has ended."""
         _registry.add(self)
-        self._recorder.start()
+        self._recorder.log.flush_soon()
         self._task = asyncio.get_running_loop().create_task(self._execute())
         self._task.add_done_callback(lambda _: self._release_client())
 
@@ -264,11 +264,11 @@ class LiveRun:
 
     def serve_followers(self) -> None:
         """Send new events to followers in other processes from now on."""
-        self._recorder.serve_followers()
+        self._recorder.log.serve_followers()
 
     def serve_observers(self) -> None:
         """Store new events soon, for pages that list this run."""
-        self._recorder.serve_observers()
+        self._recorder.log.serve_observers()
 
     # -- for a process that shuts down ---------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class LiveRun:
         self._is_ending = True
         unfinished = unfinished or self._run.interrupt(Ending(status="cancelled")).turn
         try:
-            await self._recorder.flush()
+            await self._recorder.log.flush()
             if unfinished is not None:
                 await self._recorder.record_usage(unfinished)
             await self._hand_over()
@@ -392,7 +392,7 @@ class LiveRun:
         if self._format is not None:
             data = self._format.write(step)
         # Only now: what could not be committed has numbers as well, and never reaches the client.
-        self.next_sequence = self._recorder.next_sequence
+        self.next_sequence = self._recorder.log.next_sequence
         if isinstance(step, RunEnded):
             self.end = step
         elif self._first_answer is not None and _has_effects(step):

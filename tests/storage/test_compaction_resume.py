@@ -15,7 +15,8 @@ from responses.lifecycle.run_factory import RunFactory
 from responses.models import Response
 from responses.requests import parameters
 from responses.requests.encrypted_content import TeamCipher
-from responses.runs.recorder import FLUSH_BYTES, Recorder
+from responses.runs.event_log import FLUSH_BYTES
+from responses.runs.recorder import Recorder
 from responses.runs.runner import AssembledRun
 from tenants import scope
 from tests.support.api import Caller
@@ -74,7 +75,7 @@ async def interrupt_and_resume(
 ) -> tuple[dict[str, Any], ScriptedModel]:
     """Interrupt a run after this many steps. Return its response and the model of the process that resumed it."""
     await record_steps(made.run(ScriptedModel(*script)), made.recorder, steps=after)
-    made.recorder._flush()
+    made.recorder.log._flush()
     await everything_written(made)
     successor, model = await in_db_thread(lambda: resumed(made, script))
     assert await record_steps(successor.run, successor.recorder, steps=1000)

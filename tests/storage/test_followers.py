@@ -14,8 +14,8 @@ from core.work.notifications import Notifier, loop_notifications
 from responses.lifecycle import cancel
 from responses.models import EventBatch, Response
 from responses.runs import follow
+from responses.runs.event_log import LogMessage
 from responses.runs.identity import RequestInfo, channel_of
-from responses.runs.log_messages import LogMessage
 from responses.runs.runner import LiveRun
 from tenants import directory, scope
 from tenants.principal import Principal

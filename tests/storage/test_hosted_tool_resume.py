@@ -81,7 +81,7 @@ async def run_steps(begun: Begun, run: Run, recorder: Recorder, steps: int) -> b
             step = await anext(made)
             await recorder.record(step)
             ended, steps = isinstance(step, RunEnded), steps - 1
-    recorder.take_batch()  # a real crash would lose the buffer
+    recorder.log.take_batch()  # a real crash would lose the buffer
     await everything_written(begun)
     return ended
 

@@ -51,7 +51,7 @@ async def run_steps(begun: Begun, run: Run, recorder: Recorder, steps: int) -> b
             step = await anext(made)
             await recorder.record(step)
             ended, steps = isinstance(step, RunEnded), steps - 1
-    await recorder.flush()
+    await recorder.log.flush()
     await everything_written(begun)
     return ended
 

@@ -107,7 +107,7 @@ class Execution:
                 step = await anext(made)
                 await recorder.record(step)
                 ended, steps = isinstance(step, RunEnded), steps - 1
-        recorder.take_batch()  # a real crash would lose the buffer
+        recorder.log.take_batch()  # a real crash would lose the buffer
         await everything_written(self.begun)
         return ended
 

@@ -13,7 +13,7 @@ from responses.models import Response, Status
 from responses.requests.context import RequestContext, read_context
 from responses.runs import store
 from responses.runs.input_items import list_input_items
-from responses.runs.recorder import item_rows
+from responses.runs.rows import item_rows
 from responses.runs.store import Change, ResponseUpdate
 from responses.schema import parse_create
 from tenants import directory, scope

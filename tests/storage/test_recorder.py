@@ -19,7 +19,9 @@ from engine.steps import RunEnded, Step, ToolsReturned, ToolsStarted, TurnEnded
 from engine.turn import Call
 from responses.models import EventBatch, Response, ToolCall, Turn
 from responses.runs import store
-from responses.runs.recorder import FLUSH_BYTES, PREVIEW_LENGTH, Recorder, RecorderState
+from responses.runs.event_log import FLUSH_BYTES
+from responses.runs.recorder import Recorder
+from responses.runs.rows import PREVIEW_LENGTH
 from responses.runs.store import LeaseLost
 from tenants import scope
 from tenants.models import UsageRecord
@@ -112,7 +114,7 @@ async def test_a_cancelled_end_of_a_large_request_leaves_no_gap_in_the_log(datab
     recording = asyncio.create_task(begun.recorder.record(end))
     await asyncio.sleep(0)
     # A client that begins to follow now must not take the events away from the step.
-    begun.recorder.serve_followers()
+    begun.recorder.log.serve_followers()
     recording.cancel()
     sent += await recording
     log, batches = await in_db_thread(lambda: (log_of(begun), rows(begun, EventBatch)))
@@ -157,7 +159,7 @@ async def test_late_deltas_of_a_stopped_run_raise_no_error(database: None, calle
     asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
     (delta,) = await first_steps(begun, text(LONG), 1)
     await in_db_thread(lambda: increment_token(begun))
-    await Recorder(begun.who, RecorderState(next_sequence=2)).record(delta)
+    await Recorder(begun.who, next_sequence=2).record(delta)
     await everything_written(begun)
     gc.collect()
     assert (await in_db_thread(lambda: len(log_of(begun))), complaints) == (2, [])

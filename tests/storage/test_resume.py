@@ -27,7 +27,8 @@ from providers.chat_messages import messages
 from responses.lifecycle import resume
 from responses.lifecycle.run_factory import RunFactory
 from responses.models import Response, ToolCall
-from responses.runs.recorder import FLUSH_BYTES, Recorder
+from responses.runs.event_log import FLUSH_BYTES
+from responses.runs.recorder import Recorder
 from responses.runs.runner import AssembledRun
 from tenants import scope
 from tests.support.api import Caller
@@ -131,7 +132,7 @@ class Execution:
                 ended, steps = isinstance(step, RunEnded), steps - 1
             if unrecorded and not ended:
                 await anext(made)
-        recorder.take_batch()  # a real crash would lose the buffer
+        recorder.log.take_batch()  # a real crash would lose the buffer
         self.reads |= {turn + number: request.items for number, request in enumerate(model.requests)}
         await everything_written(self.begun)
         return ended

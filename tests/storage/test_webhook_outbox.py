@@ -11,7 +11,7 @@ from core.errors import Failure
 from engine.events.response_body import Ending, failed
 from engine.steps import RunEnded
 from responses.runs import store
-from responses.runs.recorder import Recorder, RecorderState
+from responses.runs.recorder import Recorder
 from responses.runs.store import LeaseLost
 from responses.webhooks import services
 from tenants import scope
@@ -27,7 +27,7 @@ def in_background(caller: Caller, **request: Any) -> Begun:
     """A response that a worker runs."""
     begun = begin(caller, **request)
     who = replace(begun.who, background=True)
-    return replace(begun, who=who, recorder=Recorder(who, RecorderState(next_sequence=OPENING)))
+    return replace(begun, who=who, recorder=Recorder(who, next_sequence=OPENING))
 
 
 def end(begun: Begun, ending: Ending | None = None) -> Sequence[Exception | None]:

@@ -181,7 +181,8 @@ def test_a_queued_run_is_assembled_like_a_resumed_one(
     assert resumed is not None
     first, again = queued.assembled, resumed.assembled
     assert first.identity == again.identity
-    assert first.recorder._state == again.recorder._state
+    assert first.recorder._progress == again.recorder._progress
+    assert first.recorder.log.next_sequence == again.recorder.log.next_sequence
     assert first.run._state == again.run._state
     assert first.run._context.items == again.run._context.items
     assert len(first.run._context.items) == len(begun.context.items)

@@ -19,8 +19,8 @@ from responses.models import EventBatch, Mode, Response
 from responses.requests.parameters import hidden_options
 from responses.runs import selectors, store
 from responses.runs.identity import RunIdentity
-from responses.runs.recorder import Recorder, RecorderState, item_rows
-from responses.runs.rows import new_row
+from responses.runs.recorder import Recorder
+from responses.runs.rows import item_rows, new_row
 from responses.runs.runner import AssembledRun, LiveRun, RunClient
 from responses.runs.store import Change, writer
 from responses.schema import parse_create
@@ -83,8 +83,8 @@ def prepare(caller: Caller, *, at: datetime | None = None, **request: Any) -> tu
         created_at=at or now(),
         background=given.parameters["background"],
     )
-    recorder = Recorder(who, RecorderState())
-    first, batch = recorder.opening(opening(given.parameters)), recorder.take_batch()
+    recorder = Recorder(who)
+    first, batch = recorder.log.append(opening(given.parameters)), recorder.log.take_batch()
     row = new_row(
         Response,
         id=who.response_id,

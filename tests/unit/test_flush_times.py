@@ -2,7 +2,7 @@
 
 import pytest
 
-from responses.runs.recorder import FOLLOWED_FLUSH_SECONDS, _flush_at
+from responses.runs.event_log import FOLLOWED_FLUSH_SECONDS, _flush_at
 
 
 @pytest.mark.parametrize(("longest", "ticks"), [(FOLLOWED_FLUSH_SECONDS, 2), (10, 40)])

@@ -11,7 +11,7 @@ from conversations.models import Placement, Section
 from responses.admin import cells
 from responses.models import Response, ToolCall
 from responses.runs import selectors
-from responses.runs.recorder import preview
+from responses.runs.rows import preview
 from tenants.console.content_access import HIDDEN, audit_read
 from tenants.console.viewer import Viewer
 

@@ -1,0 +1,251 @@
+"""The event log of a run: numbers its events, stores them in batches and sends the batches to followers.
+
+Events are stored with the next step of the run, or within `EVENT_LOG_SECONDS` or 64 KiB. While the run is followed,
+that takes milliseconds, as followers receive what is stored.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from django.conf import settings
+
+from core.clock import now
+from core.json.large_work import LARGE_BYTES, pause
+from core.work.notifications import Notifier, loop_notifications
+from engine.events.compression import compress, decompress
+from engine.events.types import Event, frame
+from responses.models import EventBatch
+from responses.runs.identity import RunIdentity
+from responses.runs.rows import Row, new_row
+from responses.runs.store import Change, LeaseGuard, writer
+
+# Followers receive what is committed, so a short delay keeps their stream smooth. What the runs of a process emit in
+# this time is one commit.
+FOLLOWED_FLUSH_SECONDS = 0.03
+# Used without Redis, where a run cannot know whether it is followed, and for pages that list many runs with the ends of
+# their logs.
+_OBSERVED_FLUSH_SECONDS = 0.25
+# How long a message about such a page counts; pages send one every two seconds.
+_OBSERVED_SECONDS = 5.0
+FLUSH_BYTES = 64 * 1024
+# Unfollowed runs of the process flush on common ticks as well, but not all of them on the same one.
+_TICKS = 40
+_FRAME_END = b"\n\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogMessage:
+    """A batch of the log as it is stored. `ends_run` is true for the last one.
+
+    An empty batch only tells how long the log is.
+    """
+
+    first_sequence: int
+    ends_run: bool
+    compressed: bytes
+
+    @classmethod
+    def of_length(cls, length: int) -> "LogMessage":
+        """Return a message without events about a log of this length."""
+        return cls(first_sequence=length, ends_run=False, compressed=compress(b""))
+
+    def encode(self) -> bytes:
+        """Return the message as it is sent."""
+        return b"%d %d %b" % (self.first_sequence, self.ends_run, self.compressed)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "LogMessage":
+        """Return a message that was received."""
+        first, ends, compressed = data.split(b" ", 2)
+        return cls(first_sequence=int(first), ends_run=ends == b"1", compressed=compressed)
+
+    def frames(self) -> list[bytes]:
+        """Return the events, each as a server-sent event."""
+        return split_frames(decompress(self.compressed))
+
+
+def split_frames(frames: bytes) -> list[bytes]:
+    """Return the events of a batch, each as a server-sent event."""
+    return [frame + _FRAME_END for frame in frames.split(_FRAME_END)[:-1]]
+
+
+class EventLog:
+    """The log of one run. `next_sequence` is the number of the next event."""
+
+    __slots__ = (
+        "_buffer",
+        "_buffer_first",
+        "_buffered_bytes",
+        "_flushes",
+        "_identity",
+        "_is_held",
+        "_message",
+        "_notifier",
+        "_observed_until",
+        "_timer",
+        "next_sequence",
+    )
+
+    def __init__(self, identity: RunIdentity, *, next_sequence: int = 0) -> None:
+        self.next_sequence = next_sequence
+        self._identity = identity
+        self._buffer: list[bytes] = []
+        self._buffered_bytes = 0
+        self._buffer_first = next_sequence
+        self._timer: asyncio.TimerHandle | None = None
+        self._observed_until = 0.0
+        self._flushes: list[asyncio.Future[None]] = []
+        self._is_held = False
+        self._message: LogMessage | None = None
+        # Followers of runs in workers find out from the first message that the run has begun. Most foreground runs are
+        # never followed, so they wait for a follower's request (`serve_followers`).
+        self._notifier = Notifier(identity.channel, on_listener=self._flush) if identity.in_worker else None
+
+    def append(self, events: Sequence[Event]) -> bytes:
+        """Number events and return their bytes. They are stored by `flush_soon`, or by a change with `take_batch`."""
+        obfuscate = self._identity.obfuscate
+        frames = []
+        for event in events:
+            frames.append(frame(event, self.next_sequence, obfuscate=obfuscate))
+            self.next_sequence += 1
+            if len(frames[-1]) > LARGE_BYTES:
+                pause()
+        data = b"".join(frames)
+        if data and self._identity.stored:
+            self._buffer.append(data)
+            self._buffered_bytes += len(data)
+        return data
+
+    def flush_soon(self) -> None:
+        """Store the events in time even if no others follow. The response must be committed."""
+        if self._buffered_bytes >= FLUSH_BYTES:
+            self._flush()
+        elif self._buffer and self._timer is None:
+            loop = asyncio.get_running_loop()
+            if self._notifier is not None and self._notifier.has_listeners:
+                at = _flush_at(loop.time(), FOLLOWED_FLUSH_SECONDS, ticks=1)
+            elif loop_notifications().is_connected and loop.time() >= self._observed_until:
+                # 40 tokens at one per second are 5 rows with 1.2 KB of compressed events. With a row for each delta
+                # they were 34 rows and 18.5 KB on disk.
+                at = _flush_at(loop.time(), settings.EVENT_LOG_SECONDS, ticks=_TICKS)
+            else:
+                at = _flush_at(loop.time(), _OBSERVED_FLUSH_SECONDS)
+            self._timer = loop.call_at(at, self._flush)
+
+    def _flush(self) -> None:
+        if self._is_held:
+            return
+        # Nothing waits for this write: the store keeps the order of submission, and the next step raises its error.
+        if batch := self.take_batch():
+            identity = self._identity
+            lease = LeaseGuard(response_id=identity.response_id, lease_token=identity.lease_token)
+            change = Change(team_id=identity.team_id, insert=batch, lease=lease)
+            self._flushes = [flush for flush in self._flushes if not flush.done() or flush.exception()]
+            self._flushes.append(self.submit(change))
+
+    def submit(self, change: Change) -> "asyncio.Future[None]":
+        """Submit the change that contains the batch that was taken last; followers receive it after the commit."""
+        commit = writer.submit(change)
+        commit.add_done_callback(partial(self._after_commit, self._message))
+        return commit
+
+    def _after_commit(self, message: LogMessage | None, commit: "asyncio.Future[None]") -> None:
+        # Reading the exception marks it as retrieved. The run may have stopped by now, so that nothing else awaits the
+        # commit.
+        if commit.cancelled() or commit.exception() is not None:
+            return
+        notifier = self._notifier
+        if message is not None and notifier is not None and (self._identity.in_worker or notifier.has_listeners):
+            notifier.notify(message.encode())
+
+    def serve_followers(self) -> None:
+        """Store events within milliseconds from now on and send them to the followers, until there are none."""
+        if self._notifier is None:
+            self._notifier = Notifier(self._identity.channel, on_listener=self._flush)
+        self._notifier.has_listeners = True
+        self._flush()
+        self.announce()
+
+    def announce(self) -> None:
+        """Tell followers that this process has the run and how long its log is, and find out whether there are any.
+
+        Until a run in a worker knows of followers, its deltas wait for `EVENT_LOG_SECONDS`.
+        """
+        if self._notifier is not None:
+            self._notifier.notify(LogMessage.of_length(self._buffer_first).encode())
+
+    def serve_observers(self) -> None:
+        """Store events within a quarter of a second for the next seconds."""
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._observed_until:
+            self._flush()
+        self._observed_until = loop.time() + _OBSERVED_SECONDS
+
+    def hold(self) -> None:
+        """Store no events until `release`: a step that is being planned in a thread takes them."""
+        self._stop_timer()
+        self._is_held = True
+
+    def release(self) -> None:
+        """End what `hold` has begun."""
+        self._is_held = False
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def take_batch(self, *, ends_run: bool = False) -> list[Row]:
+        """Return the log row of the events that are not stored yet, which the caller inserts; [] if there are none."""
+        self._stop_timer()
+        frames, self._buffer, self._buffered_bytes = b"".join(self._buffer), [], 0
+        if len(frames) > LARGE_BYTES:
+            pause()
+        first, self._buffer_first = self._buffer_first, self.next_sequence
+        self._message = None
+        if not frames:
+            return []
+        compressed = compress(frames)
+        self._message = LogMessage(first_sequence=first, ends_run=ends_run, compressed=compressed)
+        return [
+            new_row(
+                EventBatch,
+                team_id=self._identity.team_id,
+                response_id=self._identity.response_id,
+                first_sequence=first,
+                last_sequence=self.next_sequence - 1,
+                created_at=now(),
+                compressed=compressed,
+            )
+        ]
+
+    def raise_failed_flush(self) -> None:
+        """Raise the error of events that could not be stored. Raises it only once."""
+        for flush in self._flushes:
+            if flush.done() and (error := flush.exception()) is not None:
+                # Recording the end of the run, which follows, must not fail on it again.
+                self._flushes.remove(flush)
+                raise error
+
+    async def flushed(self) -> None:
+        """Wait until all events that were submitted are stored. Raises the error of one that could not be.
+
+        A step must not be committed before: the log could have a gap.
+        """
+        if self._flushes:
+            await asyncio.wait(self._flushes)
+            self.raise_failed_flush()
+            self._flushes.clear()
+
+    async def flush(self) -> None:
+        """Store all events that were released, so that a worker that resumes the run continues after them."""
+        self._flush()
+        await self.flushed()
+
+
+def _flush_at(at: float, longest: float, *, ticks: int = 2) -> float:
+    # The runs of the process flush on the same ticks, so that their batches share one commit.
+    tick = longest / ticks
+    return (at // tick + ticks) * tick
