@@ -7,7 +7,7 @@ client disconnects, a setting of the team decides how much longer the run contin
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from enum import IntEnum, auto
@@ -18,7 +18,6 @@ from django.conf import settings
 from django.db import Error as DatabaseError
 from structlog.contextvars import bind_contextvars
 
-from core.clock import shared_now
 from core.db import wait_limit
 from core.db.database import is_unavailable
 from core.db.db_threads import in_db_thread
@@ -42,12 +41,11 @@ from engine.steps import (
     TurnRecord,
 )
 from providers.first_answer import FirstAnswer
-from responses.models import RUNNING, Response, Status
+from responses.runs import run_leases
 from responses.runs.client_stream import PING, ClientStream
 from responses.runs.identity import OBSERVED, RunIdentity, channel_of_process
 from responses.runs.recorder import Recorder
 from responses.runs.store import LeaseLost
-from tenants import scope
 
 logger = logging.getLogger(__name__)
 # Intervals of a process's check for lost runs, without notifications and with them: a notification may be lost.
@@ -311,7 +309,7 @@ class LiveRun:
             return
         self._is_ending = True
         try:
-            await in_db_thread(partial(_release_to_workers, self.identity, self._encrypted_secrets()))
+            await in_db_thread(partial(run_leases.release_to_workers, self.identity, self._encrypted_secrets()))
         except Exception:
             # The lease expires, and then the sweeper ends the response.
             logger.exception("a run could not be handed over", extra={"response": self.identity.response_id})
@@ -326,7 +324,7 @@ class LiveRun:
         while wait > 0:
             await asyncio.sleep(wait)
             try:
-                wait = await in_db_thread(partial(_followed_for, self.identity))
+                wait = await in_db_thread(partial(run_leases.followed_for, self.identity))
             except Exception:
                 logger.exception(
                     "cannot tell whether a run is followed; cancelling it",
@@ -475,7 +473,7 @@ class _Registry:
             runs = {run.identity.response_id: run for run in self._runs}
             until = lease_until()
             try:
-                renewed, lost = await in_db_thread(partial(_renew, list(runs)))
+                renewed, lost = await in_db_thread(partial(run_leases.renew, list(runs)))
             except Exception:
                 logger.exception("leases could not be renewed")
                 for run in runs.values():
@@ -510,7 +508,7 @@ class _Registry:
                 runs = {run.identity.response_id: run for run in self._runs}
                 tokens = {response_id: run.identity.lease_token for response_id, run in runs.items()}
                 try:
-                    lost = await in_db_thread(partial(_find_lost, tokens))
+                    lost = await in_db_thread(partial(run_leases.find_lost, tokens))
                 except DatabaseError:
                     # Checked again soon; renewing the leases finds lost runs as well.
                     for run in runs.values():
@@ -527,45 +525,6 @@ def _has_effects(step: Step) -> bool:
     # If the client repeated the request, it would repeat the effects of the calls that it has approved. If a tool
     # server cannot be used, the events name it.
     return isinstance(step, ToolsStarted) or (isinstance(step, ToolsPrepared) and step.failure is not None)
-
-
-def _find_lost(tokens: Mapping[str, int]) -> list[str]:
-    """Return the runs that have ended, were deleted, or have another lease token than the given one."""
-    with scope.every_team():
-        running = Response.objects.filter(pk__in=[*tokens], status__in=RUNNING)
-        held = dict(running.values_list("pk", "lease_token"))
-    return [response_id for response_id, token in tokens.items() if held.get(response_id) != token]
-
-
-def _renew(response_ids: list[str]) -> tuple[list[str], list[str]]:
-    """Extend the leases of this process.
-
-    Return the runs whose lease was renewed, and those that were cancelled, deleted or resumed elsewhere.
-    """
-    with scope.every_team():
-        runs = Response.objects.filter(pk__in=response_ids)
-        # The run writer locks the same rows in another order, so waiting for it could deadlock. Rows that it is writing
-        # are skipped: their leases last until the next renewal.
-        mine = runs.filter(lease_owner=process_name())
-        free = mine.select_for_update(skip_locked=True, no_key=True).filter(status__in=RUNNING)
-        renewed = list(free.values_list("pk", flat=True))
-        Response.objects.filter(pk__in=renewed).update(lease_until=lease_until())
-        held = set(mine.exclude(status=Status.CANCELLED).values_list("pk", flat=True))
-    return renewed, [response_id for response_id in response_ids if response_id not in held]
-
-
-def _followed_for(identity: RunIdentity) -> float:
-    """Return the seconds for which the run still counts as followed; zero or less if it does not."""
-    with scope.team(identity.team_id):
-        until = Response.objects.values_list("followed_until", flat=True).filter(pk=identity.response_id).first()
-    return (until - shared_now()).total_seconds() if until else 0
-
-
-def _release_to_workers(identity: RunIdentity, secrets: str) -> None:
-    """Let workers claim a run of this process. Does nothing if the run was lost or has ended."""
-    with scope.team(identity.team_id):
-        mine = Response.objects.filter(pk=identity.response_id, lease_token=identity.lease_token, status__in=RUNNING)
-        mine.update(handed_over_at=shared_now(), lease_owner=None, lease_until=None, secrets=secrets)
 
 
 _registry = _Registry()

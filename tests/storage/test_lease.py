@@ -20,8 +20,8 @@ from core.process_name import process_name
 from core.work.leases import lease_until
 from engine.steps import RunEnded
 from responses.models import RUNNING, Response, Status
-from responses.runs import store
-from responses.runs.runner import LiveRun, _renew, drain
+from responses.runs import run_leases, store
+from responses.runs.runner import LiveRun, drain
 from responses.runs.store import Change, LeaseLost, ResponseUpdate
 from tenants import scope
 from tests.support.api import Caller
@@ -235,7 +235,7 @@ def renew_often(response_ids: list[str]) -> None:
     """Renew the leases of all responses repeatedly, in random order."""
     try:
         for _ in range(40):
-            _, lost = _renew(random.sample(response_ids, len(response_ids)))
+            _, lost = run_leases.renew(random.sample(response_ids, len(response_ids)))
             assert lost == []
     finally:
         connection.close()
