@@ -14,7 +14,7 @@ from core.errors import ModelNotFound, Unauthorized
 from core.work.leases import Claim
 from engine.calls.toolbox import Toolbox
 from engine.events.response_body import Ending
-from responses.lifecycle import resume, worker
+from responses.lifecycle import claimed_run, resume
 from responses.lifecycle.run_factory import RunFactory
 from responses.models import Response, Status
 from responses.runs import store
@@ -49,7 +49,7 @@ def upstream(database: None) -> Upstream:
 
 def test_a_queued_run_is_loaded_with_its_request(caller: Caller, upstream: Upstream) -> None:
     begun, one = claimed(caller, upstream)
-    taken = worker._load(one)
+    taken = claimed_run.load(one)
     assert taken is not None
     identity = taken.assembled.identity
     assert (identity.response_id, identity.background) == (begun.who.response_id, True)
@@ -59,7 +59,7 @@ def test_a_run_whose_upstream_was_deleted_fails_with_a_reason(caller: Caller, up
     begun, one = claimed(caller, upstream)
     with scope.every_team():
         upstream.delete()
-    assert worker._load(one) is None
+    assert claimed_run.load(one) is None
     body = body_of(begun)
     assert (body["status"], body["error"]["code"]) == ("failed", "server_error")
     assert "'scripted'" in body["error"]["message"]
@@ -70,7 +70,7 @@ def test_a_revoked_key_fails_the_queued_run(caller: Caller, upstream: Upstream) 
     begun, one = claimed(caller, upstream)
     with scope.every_team():
         services.revoke_key(key=caller.key, actor="test")
-    assert worker._load(one) is None
+    assert claimed_run.load(one) is None
     assert "revoked" in body_of(begun)["error"]["message"]
 
 
@@ -79,7 +79,7 @@ def test_a_key_that_expired_in_the_queue_does_not_fail_the_run(caller: Caller, u
     with scope.every_team():
         caller.key.expires_at = now() - timedelta(minutes=1)
         caller.key.save()
-    assert worker._load(one) is not None
+    assert claimed_run.load(one) is not None
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_run_claimed_or_ended_by_another_process_is_not_started(
     with scope.every_team():
         upstream.delete()
         Response.objects.filter(pk=one.id).update(**columns)
-    assert worker._load(one) is None
+    assert claimed_run.load(one) is None
     assert body_of(begun)["status"] == columns.get("status", Status.QUEUED)
 
 
@@ -114,12 +114,12 @@ def test_queued_runs_are_loaded_together(caller: Caller, upstream: Upstream) -> 
 def test_the_number_of_queries_does_not_grow_with_the_teams(make_caller: MakeCaller, upstream: Upstream) -> None:
     claims = [claimed(make_caller(), upstream)[1] for _ in range(6)]
     with CaptureQueriesContext(connection) as one:
-        worker._read_queued(claims[:1])
+        claimed_run.read_queued(claims[:1])
     with CaptureQueriesContext(connection) as five:
-        queued = worker._read_queued(claims[1:])
+        queued = claimed_run.read_queued(claims[1:])
     assert len(one) == len(five)
     with CaptureQueriesContext(connection) as queries:
-        assert all(worker._load(claim, queued[claim.id]) is not None for claim in claims[1:])
+        assert all(claimed_run.load(claim, queued[claim.id]) is not None for claim in claims[1:])
     assert len(queries) == 0
 
 
@@ -176,7 +176,7 @@ def test_a_queued_run_is_assembled_like_a_resumed_one(
     caller: Caller, upstream: Upstream, request_: dict[str, Any]
 ) -> None:
     begun, one = claimed(caller, upstream, **request_)
-    queued, resumed = worker._load(one, resume.read_queued([one])[one.id]), worker._load(one)
+    queued, resumed = claimed_run.load(one, resume.read_queued([one])[one.id]), claimed_run.load(one)
     assert queued is not None
     assert resumed is not None
     first, again = queued.assembled, resumed.assembled
