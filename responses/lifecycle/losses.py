@@ -1,9 +1,15 @@
-"""The calls of a run that were open when its previous process died, or that a living process still has open."""
+"""What a run has lost with its process: calls that were open, and the reservations that the process had made."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from decimal import Decimal
+from functools import partial
 
+from django.db import transaction
+from django.db.models import Q
+
+import limits
 from core.work.leases import lease_until
 from engine.loop import Run
 from engine.steps import TurnRecord
@@ -12,11 +18,11 @@ from limits import Grant
 from responses.models import Response, ToolCall, Turn
 from responses.runs.identity import RunIdentity
 from responses.runs.open_calls import open_row, turn_id
-from responses.runs.reservations import is_of_tool, price_key_of
+from responses.runs.reservations import is_of_tool, price_key_of, spent
 from responses.runs.rows import Row
 from responses.runs.run_usage import PRICE_KEYS, call_record, turn_records
 from responses.runs.stored_state import call_of
-from tenants.models import UsageRecord
+from tenants.models import Reservation, UsageRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,3 +103,58 @@ def open_turn_row(response: Response, identity: RunIdentity, turn: TurnRecord | 
         until=max(until, lease_until()),
         adds_to=response.pk,
     )
+
+
+# -- reservations ------------------------------------------------------------------------------------------------------
+
+
+def stored_grants(response_id: str) -> list[Grant]:
+    """Return the stored reservations of a response. Runs in a scope of the response's team."""
+    rows = Reservation.objects.filter(Q(response_id=response_id) | Q(pk=response_id))
+    return [
+        Grant(
+            id=row.pk,
+            team_id=row.team_id,
+            key_id=row.api_key_id,
+            end_user=row.end_user,
+            epoch=row.epoch,
+            amount=row.amount,
+            tokens=row.tokens,
+            run=row.is_run,
+            stream=row.is_stream,
+            queued=row.is_queued,
+            needs_row=True,
+            at=row.created_at,
+            time_zone=row.team.time_zone,
+        )
+        for row in rows.select_related("team")
+    ]
+
+
+def charge_reserved(grants: Sequence[Grant], rows: Sequence[Row]) -> None:
+    """Charge everything that a dead process had reserved for the calls of these usage records to the budgets.
+
+    The records are estimates: the amount that the upstream has charged is unknown. With a lower one, a hard budget
+    could be exceeded.
+    """
+    for of_tools in (False, True):
+        reserved = sum((grant.amount for grant in grants if is_of_tool(grant.id) == of_tools), Decimal(0))
+        records = [
+            values
+            for table, values in rows
+            # Hosted calls have no upstream.
+            if table is UsageRecord and values["estimated"] and (not values["upstream_id"]) == of_tools
+        ]
+        missing = reserved - sum(values["cost"] or 0 for values in records)
+        if records and missing > 0:
+            records[-1]["budget_cost"] = (records[-1]["cost"] or 0) + missing
+
+
+def settle_on_commit(grants: Sequence[Grant], records: Sequence[Row]) -> None:
+    """Settle the reservations of a dead process with its last call. The transaction deletes their rows."""
+    _, cost, at = spent(records, grants[0] if grants else None)
+    for grant in grants:
+        # The first reservation gets the cost of the call: which of them gets it makes no difference to the sums of the
+        # subjects.
+        settle = partial(limits.settle_sync, grant, tokens=0, cost=cost if grant is grants[0] else None, at=at)
+        transaction.on_commit(settle)

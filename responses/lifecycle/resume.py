@@ -14,7 +14,7 @@ from engine.events.fold import Fold, read_frames
 from engine.events.response_body import opening
 from engine.events.types import Body
 from engine.state import RunContext, RunState
-from responses.lifecycle.losses import Losses, last_activity, lost_calls, lost_turn, open_turn_row
+from responses.lifecycle.losses import Losses, last_activity, lost_calls, lost_turn, open_turn_row, stored_grants
 from responses.lifecycle.run_factory import RunFactory
 from responses.lifecycle.stored_run import StoredRun
 from responses.models import EventBatch, Response, Status, ToolCall, Turn
@@ -22,7 +22,6 @@ from responses.requests.prepare import restore_run_context
 from responses.runs.conversation_lock import ConversationAppend
 from responses.runs.identity import RunIdentity
 from responses.runs.recorder import Recorder
-from responses.runs.reservations import stored_grants
 from responses.runs.run_usage import RunProgress
 from responses.runs.stored_state import restore_state
 from tenants import scope

@@ -10,9 +10,10 @@ from engine.state import RunContext, RunState
 from engine.turn import LanguageModel, TurnRequest, TurnStream
 from providers.first_answer import FirstAnswer
 from providers.upstream import UpstreamModel
+from responses.lifecycle.limited_model import LimitedModel
 from responses.passthrough.reasoning_summaries import TeamSummarizer
 from responses.runs.identity import RunIdentity
-from responses.runs.reservations import LimitedModel, RunReservation
+from responses.runs.reservations import RunReservation
 from tenants.directory import Route
 
 

@@ -6,14 +6,14 @@ from engine.calls.toolbox import Toolbox
 from engine.events.response_body import Ending
 from engine.state import RunContext, RunState
 from limits import Grant
-from responses.lifecycle.losses import Losses
+from responses.lifecycle.losses import Losses, charge_reserved, settle_on_commit, stored_grants
 from responses.lifecycle.run_factory import RunFactory
 from responses.models import Response
 from responses.runs import store
 from responses.runs.identity import RunIdentity
 from responses.runs.open_calls import added_usage
 from responses.runs.recorder import Recorder
-from responses.runs.reservations import charge_reserved, deletions, is_for, settle_on_commit, stored_grants
+from responses.runs.reservations import deletions, is_for
 from responses.runs.rows import Row
 from responses.runs.runner import AssembledRun
 from responses.runs.store import Change, LeaseGuard

@@ -22,14 +22,13 @@ from engine.events.response_body import usage_body
 from engine.events.types import Body
 from engine.state import RunState
 from engine.steps import ContextCompacted, TurnRecord
-from engine.turn import Usage
+from engine.turn import LanguageModel, TurnRequest, TurnStream, Usage
 from limits.throttle import is_limited
 from providers.upstream import UpstreamModel
 from responses.requests import capabilities
 from responses.requests.prepare import prepare
 from responses.runs import cost_bounds
 from responses.runs.identity import RequestInfo
-from responses.runs.reservations import CappedModel
 from responses.runs.usage_records import RoutedCall
 from responses.schema import CreateResponse, parse_create
 from responses.schema.subset import refuse_others
@@ -70,7 +69,7 @@ async def compact(*, principal: Principal, body: CreateResponse, request: Reques
     run_context = replace(prepared.run_context, compaction=CompactionPlan(at_once=True))
     capabilities.check_length(run_context)
     state = RunState()
-    model = CappedModel(UpstreamModel(route))
+    model = _CappedModel(UpstreamModel(route))
     compacting = Compactor(run_context, state, model=model, tools=Toolbox(), now=now)
     # The messages of the user are returned as they are; the compaction item replaces the rest.
     messages = [item.with_id() for item in compacting.kept() if isinstance(item, InputMessage) and item.role == "user"]
@@ -116,3 +115,19 @@ async def compact(*, principal: Principal, body: CreateResponse, request: Reques
         "usage": usage_body(state.usage),
         **{name: run_context.parameters[name] for name in ("image",) if name in run_context.parameters},
     }
+
+
+class _CappedModel:
+    """A model whose calls get a maximum of output, once it is known, and may be marked as not repeatable."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model = model
+        self.max_output_tokens: int | None = None
+        self.may_repeat = True
+
+    def open(self, request: TurnRequest) -> TurnStream:
+        """Start a turn."""
+        if self.max_output_tokens is not None:
+            sampling = replace(request.sampling, max_output_tokens=self.max_output_tokens)
+            request = replace(request, sampling=sampling)
+        return self._model.open(replace(request, may_repeat=self.may_repeat))

@@ -9,8 +9,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime
 from decimal import Decimal
@@ -18,21 +17,18 @@ from functools import partial
 from typing import Any
 
 from django.conf import settings
-from django.db import transaction
-from django.db.models import Q
 
 import limits
 from core.db import wait_limit
 from core.db.db_threads import in_db_thread
 from core.db.statement_pipeline import Statement
-from core.errors import ApiError, Failure, LimitReached, LimitsUnavailable, RateLimited
+from core.errors import LimitReached, LimitsUnavailable, RateLimited
 from core.http import response_headers
 from core.process_name import process_name
 from core.work.leases import lease_until
 from engine.calls.outcomes import Execute, Refuse
 from engine.compaction import token_estimate
-from engine.events.types import Event
-from engine.turn import Call, Finish, FunctionTool, LanguageModel, TurnRequest, TurnResult, TurnStream
+from engine.turn import Call, FunctionTool, TurnRequest
 from limits import Demand, Grant
 from responses.runs import cost_bounds
 from responses.runs.identity import RunIdentity
@@ -189,7 +185,7 @@ class CallReservation:
         """
         if may_be_charged:
             _charge_unknown(rows, self._grant)
-        tokens, cost, at = _spent(rows, self._grant)
+        tokens, cost, at = spent(rows, self._grant)
         self._settled = (tokens, cost, at)
         if self._grant is not None:
             # Before the commit: if it fails, the row expires, and the sweeper deletes it.
@@ -204,7 +200,7 @@ class CallReservation:
             limits.settle_soon(grant, tokens=tokens, cost=cost, at=at)
 
 
-def _spent(rows: Sequence[Row], grant: Grant | None) -> tuple[int, Decimal | None, datetime | None]:
+def spent(rows: Sequence[Row], grant: Grant | None) -> tuple[int, Decimal | None, datetime | None]:
     """Return tokens, cost and time of the usage records among these rows.
 
     The records get the time of Redis if it is later than theirs, because its clock decides the period of a budget.
@@ -231,58 +227,6 @@ def _charge_unknown(rows: Sequence[Row], grant: Grant | None) -> None:
     last = records[-1]
     if last["estimated"] and last["outcome"] in _CUT and grant.amount > (last["cost"] or 0):
         last["budget_cost"] = grant.amount
-
-
-def stored_grants(response_id: str) -> list[Grant]:
-    """Return the stored reservations of a response. Runs in a scope of the response's team."""
-    rows = Reservation.objects.filter(Q(response_id=response_id) | Q(pk=response_id))
-    return [
-        Grant(
-            id=row.pk,
-            team_id=row.team_id,
-            key_id=row.api_key_id,
-            end_user=row.end_user,
-            epoch=row.epoch,
-            amount=row.amount,
-            tokens=row.tokens,
-            run=row.is_run,
-            stream=row.is_stream,
-            queued=row.is_queued,
-            needs_row=True,
-            at=row.created_at,
-            time_zone=row.team.time_zone,
-        )
-        for row in rows.select_related("team")
-    ]
-
-
-def charge_reserved(grants: Sequence[Grant], rows: Sequence[Row]) -> None:
-    """Charge everything that a dead process had reserved for the calls of these usage records to the budgets.
-
-    The records are estimates: the amount that the upstream has charged is unknown. With a lower one, a hard budget
-    could be exceeded.
-    """
-    for of_tools in (False, True):
-        reserved = sum((grant.amount for grant in grants if is_of_tool(grant.id) == of_tools), Decimal(0))
-        records = [
-            values
-            for table, values in rows
-            # Hosted calls have no upstream.
-            if table is UsageRecord and values["estimated"] and (not values["upstream_id"]) == of_tools
-        ]
-        missing = reserved - sum(values["cost"] or 0 for values in records)
-        if records and missing > 0:
-            records[-1]["budget_cost"] = (records[-1]["cost"] or 0) + missing
-
-
-def settle_on_commit(grants: Sequence[Grant], records: Sequence[Row]) -> None:
-    """Settle the reservations of a dead process with its last call. The transaction deletes their rows."""
-    _, cost, at = _spent(records, grants[0] if grants else None)
-    for grant in grants:
-        # The first reservation gets the cost of the call: which of them gets it makes no difference to the sums of the
-        # subjects.
-        settle = partial(limits.settle_sync, grant, tokens=0, cost=cost if grant is grants[0] else None, at=at)
-        transaction.on_commit(settle)
 
 
 _TOOL = "tool"
@@ -538,7 +482,7 @@ class RunReservation:
             if (grant := self._tools.get(call_id)) is not None:
                 found = [row] if row is not None else []
                 _charge_unknown(found, grant)
-                _, cost, at = _spent(found, grant)
+                _, cost, at = spent(found, grant)
                 settled.append(_Settled(grant, cost=cost, at=at))
             elif row is not None:
                 others.append(row)
@@ -550,13 +494,13 @@ class RunReservation:
         if call is not None:
             if has_call and may_be_charged:
                 _charge_unknown(rows, call)
-            tokens, cost, at = _spent([*rows, *others] if has_call else others, call)
+            tokens, cost, at = spent([*rows, *others] if has_call else others, call)
             keeps = call is place and not has_ended
             writes += _kept(call) if keeps else deletions(call)
             settled.append(_Settled(call, tokens=tokens, cost=cost, at=at, keeps=keeps))
         if place is not None and place is not call and (has_ended or (others and self._calls)):
             # Settle hosted calls without a reservation. The amount that was reserved with the place is settled by then.
-            _, cost, at = _spent(others if call is None else (), place)
+            _, cost, at = spent(others if call is None else (), place)
             writes += deletions(place) if has_ended else []
             settled.append(_Settled(place, cost=cost, at=at, keeps=not has_ended))
         return Settlement(self, writes, settled, tools=[*tools], has_ended=has_ended)
@@ -642,69 +586,3 @@ def _lowered(request: TurnRequest, grant: Grant) -> TurnRequest:
     if most is None or (stated is not None and stated <= most):
         return request
     return replace(request, sampling=replace(request.sampling, max_output_tokens=most))
-
-
-class LimitedModel:
-    """Implementation of `LanguageModel` that reserves each call before it is sent."""
-
-    def __init__(self, model: LanguageModel, reservation: RunReservation) -> None:
-        self._model = model
-        self._reservation = reservation
-
-    def open(self, request: TurnRequest) -> TurnStream:
-        """Start a turn. Its call is reserved when its events are iterated, unless it is reserved already."""
-        if (reserved := self._reservation.first_turn(request)) is not None:
-            return self._model.open(reserved)
-        return _LimitedTurn(self._model, request, self._reservation)
-
-
-class CappedModel:
-    """A model whose calls get a maximum of output, once it is known, and may be marked as not repeatable."""
-
-    def __init__(self, model: LanguageModel) -> None:
-        self._model = model
-        self.max_output_tokens: int | None = None
-        self.may_repeat = True
-
-    def open(self, request: TurnRequest) -> TurnStream:
-        """Start a turn."""
-        if self.max_output_tokens is not None:
-            sampling = replace(request.sampling, max_output_tokens=self.max_output_tokens)
-            request = replace(request, sampling=sampling)
-        return self._model.open(replace(request, may_repeat=self.may_repeat))
-
-
-class _LimitedTurn:
-    """A call of the model that waits for its reservation. A refusal is the failure of the turn."""
-
-    def __init__(self, model: LanguageModel, request: TurnRequest, reservation: RunReservation) -> None:
-        self._model = model
-        self._request = request
-        self._reservation = reservation
-        self._stream: TurnStream | None = None
-        self._failure: Failure | None = None
-
-    async def events(self) -> AsyncGenerator[list[Event], None]:
-        """Reserve the call, send it and yield its events."""
-        try:
-            request = await self._reservation.reserve_turn(self._request)
-        except ApiError as error:
-            self._failure = Failure.of_refusal(error)
-            return
-        self._stream = self._model.open(request)
-        async with aclosing(self._stream.events()) as reads:
-            async for events in reads:
-                yield events
-
-    def result(self) -> TurnResult:
-        """Return the result of the turn."""
-        if self._stream is not None:
-            return self._stream.result()
-        return TurnResult(finish=Finish.ERROR, failure=self._failure, attempts=())
-
-    def interrupt(self) -> tuple[list[Event], TurnResult]:
-        """Stop the turn."""
-        if self._stream is not None:
-            return self._stream.interrupt()
-        # Nothing was sent, so nothing is charged.
-        return [], TurnResult(finish=Finish.INTERRUPTED, attempts=())

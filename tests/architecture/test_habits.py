@@ -13,14 +13,9 @@ IMPORTS = {
     "server.api_urls": 25,
     "responses.api.websocket": 24,
     "gateway.chat.completion": 27,
-    "responses.lifecycle.resume": 25,
-    "responses.lifecycle.worker": 24,
     "responses.moderation": 21,
-    "responses.passthrough.compact": 25,
+    "responses.passthrough.compact": 24,
     "providers.upstream": 22,
-    "responses.runs.recorder": 29,
-    "responses.runs.reservations": 21,
-    "responses.runs.runner": 21,
 }
 # Functions with more parameters, likewise.
 PARAMETERS = {
