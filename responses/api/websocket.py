@@ -8,8 +8,6 @@ it closes the connection before accepting it, which clients see as an empty 403.
 """
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import Any
@@ -17,10 +15,8 @@ from typing import Any
 import orjson
 from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
-from django.conf import settings
 
 from core.admission import open_requests
-from core.admission.overload import admission
 from core.errors import (
     ApiError,
     ConnectionExpired,
@@ -28,12 +24,8 @@ from core.errors import (
     InvalidValue,
     MissingParameter,
     NotFound,
-    Overloaded,
-    ServerError,
-    ShuttingDown,
     SteeringNotSupported,
     UnknownParameter,
-    UnsupportedParameter,
     shutting_down,
 )
 from core.http import response_headers
@@ -54,18 +46,12 @@ from core.http.socket_messages import RESERVATION, SENDER, Reservation
 from core.http.validation import json_type, parse_json
 from core.ids import new_id
 from core.json.large_work import note_size, off_loop
-from core.load.draining import ConnectionCut, draining
+from core.load.draining import draining
 from core.telemetry import metrics
 from limits.throttle import add_headers
-from responses.api.requests import info_of, warning_headers
-from responses.api.socket_streams import QueuedRequest, SocketStream, SocketStreams, pop_stream_id
-from responses.lifecycle import create
-from responses.lifecycle.create import StartedRun
-from responses.lifecycle.resolve import NewRequest
-from responses.models import Mode
+from responses.api.socket_responses import SocketResponses, SocketSender, authenticate_socket
+from responses.api.socket_streams import QueuedRequest, pop_stream_id
 from responses.runs.reservations import OPEN_STREAM, CallReservation
-from responses.schema import CreateResponse, parse_create
-from tenants.authentication import authenticate
 from tenants.models import Scope as KeyScope
 from tenants.principal import Principal
 
@@ -83,10 +69,8 @@ _CLOSED_NORMALLY = 1000
 # Close codes from 4000 are for applications; a refused connection gets 4000 plus the HTTP status.
 _REFUSED = 4000
 _EVENTS = ("response.create", "response.steer")
-_CREATED = b"event: response.created\n"
 _OPEN = metrics.OPEN_STREAMS.labels("websocket")
 _open: "set[ResponseSocket]" = set()
-_TERMINAL = tuple(b"event: response.%b\n" % end for end in (b"completed", b"incomplete", b"failed"))
 
 
 class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no types
@@ -94,7 +78,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
 
     def __init__(self, *, lifetime_seconds: float = _LIFETIME_SECONDS) -> None:
         super().__init__()
-        self._streams = SocketStreams(self._serve, max_waiting_bytes=settings.MAX_BODY_BYTES)
+        self._sender = SocketSender(self.send)
         self._lifetime_seconds = lifetime_seconds
         self._expiry: asyncio.Task[None] | None = None
         self._reservation: CallReservation | None = None
@@ -106,6 +90,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # However the connection ends, its runs are detached like those of an HTTP stream whose client has disconnected.
         self._connection = asyncio.current_task()
+        self._streams = SocketResponses(scope, self._sender, self._disconnect).streams
         _OPEN.inc()
         _open.add(self)
         try:
@@ -141,7 +126,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         try:
             _check_request(self.scope)
             open_requests.check(header(self.scope, b"authorization"), counted=1)
-            principal = await self._authenticate()
+            principal = await authenticate_socket(self.scope)
             self.scope[SENDER] = principal.team_id
             if principal.is_limited:
                 await self._reserve(principal)
@@ -162,7 +147,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             # Popped, because the server may keep the message until the next one.
             await self._handle(message.pop("text", None), message.pop(RESERVATION, None))
         except Exception as error:
-            await self._send_error(error)
+            await self._sender.send_error(error)
 
     def _disconnect(self) -> None:
         """End the connection of a client that does not read."""
@@ -171,12 +156,6 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             self._connection.cancel()
 
     # -- connecting ----------------------------------------------------------------------------------------------------
-
-    async def _authenticate(self) -> Principal:
-        # Repeated for every response: keys can be revoked while a connection is open.
-        principal = await authenticate(header(self.scope, b"authorization"))
-        principal.require(KeyScope(ENDPOINT.scope))
-        return principal
 
     async def _reserve(self, principal: Principal) -> None:
         """Count the connection as an open stream, until it ends. Its responses do not count as further streams."""
@@ -200,7 +179,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         await asyncio.sleep(self._lifetime_seconds)
         self._expired = True
         await self._streams.close()
-        await self._send_error(ConnectionExpired())
+        await self._sender.send_error(ConnectionExpired())
         await self.close(code=_CLOSED_NORMALLY)
 
     async def shut_down(self) -> None:
@@ -224,12 +203,12 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
                     request = QueuedRequest(values=event, size=len(raw), reservation=reservation)
                     self._streams.enqueue(stream_id, request, self.scope[SENDER])
                 except ApiError as error:
-                    await self._send_error(error, stream_id)
+                    await self._sender.send_error(error, stream_id)
             case "response.processed":
                 # Codex reports that it has handled a response. Nothing here depends on it.
                 pass
             case "response.steer":
-                await self._send(orjson.dumps(self._refused_steer(event)))
+                await self._sender.send(orjson.dumps(self._refused_steer(event)))
             case None:
                 raise MissingParameter("type")
             case other:
@@ -255,140 +234,10 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             "steer": {"previous_response_id": target, "input": event["input"]},
         }
 
-    # -- responses -----------------------------------------------------------------------------------------------------
-
-    async def _serve(self, stream: SocketStream, request: QueuedRequest) -> None:
-        """Execute one request; its errors are sent as events."""
-        previous = request.values.get("previous_response_id")
-        started: StartedRun | None = None
-        principal: Principal | None = None
-        # Each request of a connection has headers of its own, which its events carry.
-        response_headers.collect()
-        try:
-            authorization = header(self.scope, b"authorization")
-            open_requests.check(authorization)
-            admission.check(admission.team_of(authorization))
-            with open_requests.open_request(authorization), admission.waiting():
-                principal = await self._authenticate()
-                await admission.turn(team_id=principal.team_id, weight=principal.weight, authorization=authorization)
-                body = await off_loop(partial(parse_message, request.values))
-                new = NewRequest(
-                    principal=principal,
-                    body=body,
-                    mode=Mode.STREAM,
-                    info=info_of(self.scope),
-                    previous=self._streams.recall(body.previous_response_id),
-                    on_socket=True,
-                )
-                started = await create.start_response(new)
-                # The run no longer needs the parameters.
-                request.release()
-                stream.running = started.run.identity.response_id
-                await self._send_events(stream, started)
-        except ConnectionCut:
-            await self._send_error(shutting_down_while_running(stream.running), stream.stream_id)
-        except Exception as error:
-            # As at OpenAI, a failed request evicts the previous response that it names: the client has to send the
-            # whole context with its next request.
-            stream.forget(previous)
-            await add_headers(principal)
-            await self._send_error(error, stream.stream_id)
-        finally:
-            stream.running = None
-            if started is not None:
-                started.run.detach()
-
-    async def _send_events(self, stream: SocketStream, started: StartedRun) -> None:
-        """Send the events of a run, ending with a terminal event or an error."""
-        has_ended = False
-        async for data in started.run.frames(self._disconnect):
-            for event in _events(data):
-                if event.startswith(_TERMINAL):
-                    has_ended = True
-                    # Before the terminal event is sent: once a client has received it, it may continue the response
-                    # immediately, also on another stream.
-                    await self._note_end(stream, started)
-                fields: dict[str, Any] = {} if stream.stream_id is None else {"stream_id": stream.stream_id}
-                # A connection has no headers for each response, so its first event carries them.
-                headers = {**response_headers.added(), **warning_headers(started.run.warnings)}
-                if headers and event.startswith(_CREATED):
-                    fields["headers"] = headers
-                await self._send(_json(event, fields))
-        if not has_ended:
-            # A run that was cancelled, or lost to another process, has no terminal event. HTTP streams just end then.
-            await self._send_error(await self._note_end(stream, started), stream.stream_id)
-
-    async def _note_end(self, stream: SocketStream, started: StartedRun) -> ApiError:
-        """Update the stream's memory after a run; return the error to send if the run has no terminal event."""
-        end = await started.run.finished()
-        match end.ending.status:
-            case "completed" | "incomplete":
-                stream.memory = started.as_unstored()
-            case "cancelled":
-                pass
-            case _:
-                stream.forget(end.response["previous_response_id"])
-        failure = end.ending.failure
-        if failure is not None:
-            return failure.as_api_error()
-        return ServerError("The response was cancelled.")
-
-    # -- server events -------------------------------------------------------------------------------------------------
-
-    async def _send(self, data: bytes) -> None:
-        # uvicorn raises if the client has disconnected. A disconnect message ends the consumer as well, so this is
-        # ignored.
-        with suppress(OSError):
-            await self.send(text_data=data.decode())
-
-    async def _send_error(self, error: Exception, stream_id: str | None = None) -> None:
-        api_error = as_api_error(error)
-        metrics.count_rejection(api_error.code, api_error.status)
-        detail: dict[str, Any] = dict(api_error.detail())
-        if headers := {**response_headers.added(), **api_error.headers}:
-            detail["headers"] = headers
-        place = {} if stream_id is None else {"stream_id": stream_id}
-        await self._send(orjson.dumps({"type": "error", "status": api_error.status, **place, "error": detail}))
-
 
 async def shut_down() -> None:
     """Close the connections of this process, each when its responses have ended."""
     await asyncio.gather(*(socket.shut_down() for socket in _open), return_exceptions=True)
-
-
-def shutting_down_while_running(response_id: str | None) -> Overloaded:
-    """Return the error of a response that another process continues."""
-    return ShuttingDown(
-        f"The server is shutting down, and another one continues the response. Read on with GET /v1/responses/"
-        f"{response_id}?stream=true&starting_after=N.",
-        headers=dict(shutting_down().headers),
-    )
-
-
-def parse_message(values: dict[str, Any]) -> CreateResponse:
-    """Validate the parameters of a `response.create` event."""
-    # `stream: true` is redundant but allowed, as OpenAI's agents SDK sends it with each request.
-    if values.get("background") is not None:
-        raise UnsupportedParameter("The parameter 'background' is not supported over WebSocket.", param="background")
-    if values.get("stream", True) is not True and values["stream"] is not None:
-        raise UnsupportedParameter(
-            "The parameter 'stream' is not supported over WebSocket: every response is streamed.", param="stream"
-        )
-    return parse_create({**values, "stream": True})
-
-
-def _events(data: bytes) -> Iterator[bytes]:
-    """Split the bytes of a stream into events, without comments and `[DONE]`, which exist in HTTP streams only."""
-    for event in data.split(b"\n\n"):
-        if event.startswith(b"event: "):
-            yield event
-
-
-def _json(event: bytes, fields: dict[str, Any]) -> bytes:
-    """Return the JSON of a server-sent event with additional fields."""
-    # The fields are inserted into the bytes: parsing each delta and writing it again would cost much more.
-    _, _, data = event.partition(b"\ndata: ")
-    return data if not fields else b"%b,%b" % (data[:-1], orjson.dumps(fields)[1:])
 
 
 def _check_request(scope: Scope) -> None:

@@ -11,7 +11,6 @@ IMPORTS = {
     "server.management.commands.worker": 28,
     "server.web.http_server": 21,
     "server.api_urls": 25,
-    "responses.api.websocket": 24,
     "gateway.chat.completion": 27,
     "responses.moderation": 21,
     "responses.passthrough.compact": 24,
