@@ -21,7 +21,7 @@ from providers.event_stream import EventStreamDecoder, is_streamed, read_documen
 from providers.http_client import Answer
 from responses.passthrough.embeddings_moderations import endpoint_error
 from responses.runs.identity import RequestInfo
-from responses.runs.usage_records import RoutedCall
+from responses.runs.usage_records import ExpectedTokens, RoutedCall
 from tenants.capabilities import Capabilities
 from tenants.directory import Route
 from tenants.prices import Maxima
@@ -111,8 +111,7 @@ async def forward(
     )
     await call.reserve(
         partial(forwarded.most, route.capabilities),
-        input_tokens=reader.estimate_input(),
-        max_output_tokens=forwarded.max_output_tokens,
+        ExpectedTokens(input=reader.estimate_input(), max_output=forwarded.max_output_tokens),
         is_stream=bool(forwarded.values.get("stream")),
     )
     pieces = _pieces(forwarded, reader, call)

@@ -4,7 +4,7 @@ from typing import Any
 
 from engine.attachments import AttachmentMap
 from engine.turn import TurnRequest
-from providers.chat_messages import CallExtras, ReasoningWriter, messages
+from providers.chat_messages import CallExtras, MessageFormat, ReasoningWriter, messages
 from providers.chat_parts import PartWriter
 from providers.dialects import dialect_of
 from providers.parameters import common_parameters, filled, tool_parameters
@@ -27,9 +27,11 @@ def request_body(route: Route, request: TurnRequest, attachments: AttachmentMap)
             parts=PartWriter(attachments=attachments, vision=can.vision),
             reasoning=reasoning,
             extras=CallExtras(request.cipher, request.items),
-            custom_tools=can.custom_tools,
-            developer_role=can.developer_role,
-            short_call_ids=dialect.short_call_ids,
+            message_format=MessageFormat(
+                custom_tools=can.custom_tools,
+                developer_role=can.developer_role,
+                short_call_ids=dialect.short_call_ids,
+            ),
         ),
         "stream": request.streamed,
     }

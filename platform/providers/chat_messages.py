@@ -369,6 +369,21 @@ def _assistant_message(written: list[Message], first: int, *, may_join: bool) ->
     return new
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageFormat:
+    """The form of messages that an upstream understands, by default one that all do.
+
+    `short_call_ids`: ids of calls have nine letters and digits.
+    """
+
+    custom_tools: bool = False
+    developer_role: bool = False
+    short_call_ids: bool = False
+
+
+_PLAIN = MessageFormat()
+
+
 def messages(
     instructions: str | None,
     items: Sequence[StoredItem],
@@ -376,13 +391,11 @@ def messages(
     parts: PartWriter | None = None,
     reasoning: ReasoningWriter | None = None,
     extras: CallExtras | None = None,
-    custom_tools: bool = False,
-    developer_role: bool = False,
-    short_call_ids: bool = False,
+    message_format: MessageFormat = _PLAIN,
 ) -> list[Message]:
     """Return the conversation as chat messages. Without a `reasoning` writer, no reasoning is sent back."""
     parts = parts or PartWriter()
-    calls = CallWriter(parts=parts, extras=extras or CallExtras(), custom_tools=custom_tools)
+    calls = CallWriter(parts=parts, extras=extras or CallExtras(), custom_tools=message_format.custom_tools)
     written: list[Message] = []
     pending_media: list[Message] = []
     if instructions:
@@ -392,7 +405,7 @@ def messages(
             case InputMessage():
                 written += _flush_media(pending_media)
                 # Many servers do not know `developer`, OpenAI's newer name for `system`.
-                role = "system" if item.role == "developer" and not developer_role else item.role
+                role = "system" if item.role == "developer" and not message_format.developer_role else item.role
                 written.append({"role": role, "content": parts.content(item.parts())})
             case AssistantMessage():
                 written += _flush_media(pending_media)
@@ -406,7 +419,7 @@ def messages(
         reasoning.complete(paired)
     # Only now: upstreams may use an id several times, while the ids of items are unique.
     rename_calls(paired, upstream_call_ids(items))
-    if short_call_ids:
+    if message_format.short_call_ids:
         shorten_call_ids(paired)
     return paired
 

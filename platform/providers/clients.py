@@ -145,6 +145,27 @@ async def _raise_error_status(response: httpx2.Response) -> None:
         raise ErrorStatus(response.status_code, headers=response.headers, body=body)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostOptions:
+    """How a request is sent and retried.
+
+    `silent`: the upstream sends nothing until the whole answer is complete. `retry_body` builds a different body for
+    retries, whose answer is streamed. Without `may_repeat`, a request that the upstream may charge for is not retried.
+    `patience`: see `Retries`. The answer ends the wait of `first_answer`. The upstream continues the trace of `span`,
+    or of the current span.
+    """
+
+    silent: bool = False
+    retry_body: Callable[[], dict[str, Any]] | None = None
+    may_repeat: bool = True
+    patience: float | None = None
+    first_answer: FirstAnswer | None = None
+    span: Span | None = None
+
+
+_DEFAULT_OPTIONS = PostOptions()
+
+
 @asynccontextmanager
 async def post(
     route: Route,
@@ -152,28 +173,21 @@ async def post(
     body: dict[str, Any] | Form,
     *,
     attempts: list[Attempt],
-    retry_body: Callable[[], dict[str, Any]] | None = None,
-    silent: bool = False,
-    may_repeat: bool = True,
-    patience: float | None = None,
-    first_answer: FirstAnswer | None = None,
-    span: Span | None = None,
+    options: PostOptions = _DEFAULT_OPTIONS,
 ) -> AsyncIterator[Answer]:
     """Send a request and yield the answer: its status is 200, its body is unread. Raises `UpstreamFailed`.
 
-    Each HTTP request is added to `attempts` when it begins: the upstream may charge for any of them. `silent`: the
-    upstream sends nothing until the whole answer is complete. `retry_body` builds a different body for retries,
-    whose answer is streamed. Without `may_repeat`, a request that the upstream may charge for is not retried.
-    `patience`: see `Retries`. The answer ends the wait of `first_answer`. On exit the connection is closed unless the
-    body was read completely. The upstream continues the trace of `span`, or of the current span.
+    Each HTTP request is added to `attempts` when it begins: the upstream may charge for any of them. On exit the
+    connection is closed unless the body was read completely.
     """
     admission.started()
-    trace_headers = tracing.headers(span)
+    trace_headers, silent = tracing.headers(options.span), options.silent
     clients, upstream = clients_for(route.upstream), route.upstream.name
     content = body if isinstance(body, Form) else await off_loop(partial(large_json.dumps, body))
     # Freed here and below: the answer may take minutes, and the request may have images.
     del body
-    retries, is_renamed = Retries(route, patience=patience, first_answer=first_answer), False
+    retries = Retries(route, patience=options.patience, first_answer=options.first_answer)
+    is_renamed = False
     await retries.wait_for_others()
     for number in itertools.count(1):
         name = FIRST_ATTEMPT if number == 1 else f"Request {number}"
@@ -199,14 +213,14 @@ async def post(
                 content, is_renamed = renamed, True
                 continue
             failure = to_failure(error)
-            may_retry = _is_retryable(error, failure) and (may_repeat or not attempt.may_be_charged)
+            may_retry = _is_retryable(error, failure) and (options.may_repeat or not attempt.may_be_charged)
             if not may_retry or not await retries.pause(failure):
                 raise UpstreamFailed(for_client(route, failure)) from error
-        if retry_body is not None:
-            content, silent = await off_loop(partial(large_json.dumps, await off_loop(retry_body))), False
+        if options.retry_body is not None:
+            content, silent = await off_loop(partial(large_json.dumps, await off_loop(options.retry_body))), False
     del content
-    if first_answer is not None:
-        first_answer.begin()
+    if options.first_answer is not None:
+        options.first_answer.begin()
     with spans.span(Activity.ATTEMPT, name, began=attempt.began) as measured:
         measured.note = f"HTTP {answer.status} after {(now() - attempt.began).total_seconds():.2f} s"
         try:

@@ -24,7 +24,7 @@ from engine.converter.responses_api import ResponsesConverter
 from engine.events.types import Event, OutputItemAdded, OutputItemDone
 from engine.turn import Attempt, TurnRequest, TurnResult
 from providers import chat_completions, responses_api
-from providers.clients import UpstreamFailed, for_client, post, read_piece
+from providers.clients import PostOptions, UpstreamFailed, for_client, post, read_piece
 from providers.event_stream import EventStreamDecoder, check_chunk, check_event, is_streamed, read_document
 from providers.first_answer import FirstAnswer
 from providers.http_client import Answer
@@ -151,22 +151,18 @@ class UpstreamTurn:
 
     async def _post(self, attachments: AttachmentMap) -> AbstractAsyncContextManager[Answer]:
         body = await off_loop(partial(self._body, self._route, self._request, attachments))
-        sent = partial(
-            post,
-            self._route,
-            self._path,
-            body,
-            attempts=self.attempts,
+        options = PostOptions(
             may_repeat=self._request.may_repeat,
             patience=self._model.patience,
             first_answer=self._model.first_answer,
             span=None if self._chat is None else self._chat.span,
         )
         if self._request.streamed:
-            return sent()
+            return post(self._route, self._path, body, attempts=self.attempts, options=options)
         streamed = replace(self._request, streamed=True)
         retry_body = partial(self._body, self._route, streamed, attachments)
-        return self._timed(sent(retry_body=retry_body, silent=True))
+        options = replace(options, silent=True, retry_body=retry_body)
+        return self._timed(post(self._route, self._path, body, attempts=self.attempts, options=options))
 
     @asynccontextmanager
     async def _timed(self, sent: AbstractAsyncContextManager[Answer]) -> AsyncIterator[Answer]:

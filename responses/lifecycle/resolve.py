@@ -15,7 +15,7 @@ from responses.lifecycle import conversation_runs
 from responses.models import Mode
 from responses.requests import capabilities, prompts, tool_offer
 from responses.requests.context import UnstoredResponse
-from responses.requests.prepare import PreparedRequest, prepare
+from responses.requests.prepare import ContextSources, PreparedRequest, prepare
 from responses.runs.identity import RequestInfo, RunIdentity
 from responses.runs.runner import StreamFormat
 from responses.schema import CreateResponse
@@ -87,10 +87,12 @@ async def resolve(request: NewRequest) -> ResolvedRequest:
         body=body,
         route=route,
         response_id=request.response_id,
-        preface=preface,
-        previous=request.previous,
-        lock_conversation=partial(
-            conversation_runs.lock_and_read, principal=principal, response_id=request.response_id
+        sources=ContextSources(
+            preface=preface,
+            previous=request.previous,
+            lock_conversation=partial(
+                conversation_runs.lock_and_read, principal=principal, response_id=request.response_id
+            ),
         ),
         wants_events=request.mode != Mode.JSON,
     )

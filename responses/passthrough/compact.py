@@ -29,7 +29,7 @@ from responses.requests import capabilities
 from responses.requests.prepare import prepare
 from responses.runs import cost_bounds
 from responses.runs.identity import RequestInfo
-from responses.runs.usage_records import RoutedCall
+from responses.runs.usage_records import ExpectedTokens, RoutedCall
 from responses.schema import CreateResponse, parse_create
 from responses.schema.subset import refuse_others
 from tenants import directory
@@ -84,10 +84,12 @@ async def compact(*, principal: Principal, body: CreateResponse, request: Reques
         asked = compacting.build_request()
         model.max_output_tokens = await call.reserve(
             partial(cost_bounds.of_turn, asked, route.capabilities),
-            input_tokens=token_estimate.input_tokens(
-                instructions=asked.instructions, items=asked.items, sampling=asked.sampling
+            ExpectedTokens(
+                input=token_estimate.input_tokens(
+                    instructions=asked.instructions, items=asked.items, sampling=asked.sampling
+                ),
+                max_output=None,
             ),
-            max_output_tokens=None,
             service_tier=asked.sampling.service_tier,
         )
         model.may_repeat = call.may_repeat

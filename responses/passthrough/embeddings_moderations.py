@@ -24,7 +24,7 @@ from providers.http_client import ErrorStatus
 from responses.requests.attachments import load_image_urls
 from responses.runs import cost_bounds
 from responses.runs.identity import RequestInfo
-from responses.runs.usage_records import RoutedCall
+from responses.runs.usage_records import ExpectedTokens, RoutedCall
 from tenants import directory
 from tenants.directory import Route
 from tenants.models import Scope
@@ -189,7 +189,7 @@ async def forward(
         estimate_input=lambda: passed.estimate,
     )
     most = partial(cost_bounds.of_body, passed.values, route.capabilities)
-    await call.reserve(most, input_tokens=passed.estimate, is_request=is_request)
+    await call.reserve(most, ExpectedTokens(input=passed.estimate), is_request=is_request)
     answer: Chunk = {}
 
     def spent(_: str) -> tuple[str, Usage]:

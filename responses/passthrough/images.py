@@ -22,7 +22,7 @@ from providers.event_stream import EventStreamDecoder, is_streamed, read_documen
 from responses.passthrough.embeddings_moderations import endpoint_error
 from responses.runs import cost_bounds
 from responses.runs.identity import RequestInfo, UsageAccount
-from responses.runs.usage_records import RoutedCall
+from responses.runs.usage_records import ExpectedTokens, RoutedCall
 from tenants import directory
 from tenants.directory import Route
 from tenants.principal import Principal
@@ -173,8 +173,7 @@ async def _answers(
     )
     await call.reserve(
         partial(cost_bounds.of_images, values, len(uploads), route.capabilities),
-        input_tokens=call.estimate_input(),
-        max_output_tokens=_MOST_TOKENS_OF_AN_IMAGE * (values.get("n") or 1),
+        ExpectedTokens(input=call.estimate_input(), max_output=_MOST_TOKENS_OF_AN_IMAGE * (values.get("n") or 1)),
         is_request=principal is not None,
     )
     last = Chunk()

@@ -15,7 +15,7 @@ from providers.reasoning_summaries import ReasoningSummarizer
 from providers.upstream import UpstreamModel
 from responses.runs import cost_bounds
 from responses.runs.identity import UsageAccount
-from responses.runs.usage_records import RoutedCall
+from responses.runs.usage_records import ExpectedTokens, RoutedCall
 from tenants import directory
 
 _TIMEOUT_SECONDS = 20
@@ -74,8 +74,7 @@ class TeamSummarizer(ReasoningSummarizer):
 
         await call.reserve(
             partial(cost_bounds.of_turn, request, route.capabilities),
-            input_tokens=tokens(text),
-            max_output_tokens=_MAX_TOKENS,
+            ExpectedTokens(input=tokens(text), max_output=_MAX_TOKENS),
             is_request=False,
         )
 

@@ -74,26 +74,39 @@ class PreparedRequest:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextSources:
+    """The sources of a context that its request only names.
+
+    `preface` holds the messages of the request's prompt, `previous` the response of `previous_response_id` if the
+    caller has it in memory. Without `lock_conversation`, a conversation is only read.
+    """
+
+    preface: Sequence[StoredItem] = ()
+    previous: UnstoredResponse | None = None
+    lock_conversation: LockConversation | None = None
+
+
+_DATABASE_ONLY = ContextSources()
+
+
 async def prepare(
     *,
     principal: Principal,
     body: CreateResponse,
     route: Route | None,
     response_id: str = "",
-    preface: Sequence[StoredItem] = (),
-    previous: UnstoredResponse | None = None,
-    lock_conversation: LockConversation | None = None,
+    sources: ContextSources = _DATABASE_ONLY,
     wants_events: bool = True,
 ) -> PreparedRequest:
     """Check a request and read its context. Without a route nothing is known to be unsupported.
 
-    `preface` holds the messages of the request's prompt, `previous` the response of `previous_response_id` if the
-    caller has it in memory. Without `lock_conversation`, a conversation is only read. The length of the context is not
-    checked. Raises the API error of the first defect.
+    The length of the context is not checked. Raises the API error of the first defect.
     """
+    preface, previous = sources.preface, sources.previous
     await off_loop(partial(reject_foreign_content, input_items(body), team_id=principal.team_id))
-    if body.conversation is not None and lock_conversation is not None:
-        context = await lock_conversation(body)
+    if body.conversation is not None and sources.lock_conversation is not None:
+        context = await sources.lock_conversation(body)
     else:
         if body.conversation is not None:
             principal.require(Scope.CONVERSATIONS_READ)
@@ -120,11 +133,13 @@ async def prepare(
     run_context = await off_loop(
         partial(
             build_run_context,
-            team_id=principal.team_id,
-            parameters=parameters,
-            options=options,
-            model=route.upstream_model if route is not None else "",
-            instructions=body.instructions,
+            principal.team_id,
+            StoredRequest(
+                parameters=parameters,
+                options=options,
+                model=route.upstream_model if route is not None else "",
+                instructions=body.instructions,
+            ),
             context=context,
             attachments=attachments,
             generates=body.generates,
@@ -149,27 +164,34 @@ async def prepare(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRequest:
+    """The parts of a request that are stored with its response. `model` is the upstream's name of the model.
+
+    `instructions` are those of the request alone, while the parameters also contain the messages of its prompt.
+    """
+
+    parameters: dict[str, Any]
+    options: dict[str, Any]
+    model: str
+    instructions: str | None
+
+
 def build_run_context(
-    *,
     team_id: str,
-    parameters: dict[str, Any],
-    options: dict[str, Any],
-    model: str,
-    instructions: str | None,
+    request: StoredRequest,
+    *,
     context: RequestContext,
     attachments: TeamAttachments | None,
     generates: bool = True,
     wants_events: bool = True,
 ) -> RunContext:
-    """Build the constant part of a run from the stored parts of its request and from its context.
-
-    `model` is the upstream's name of the model.
-    """
-    items = context.items
+    """Build the constant part of a run from its request and its context."""
+    items, parameters, options = context.items, request.parameters, request.options
     return RunContext(
         parameters=parameters,
-        model=model,
-        instructions=instructions,
+        model=request.model,
+        instructions=request.instructions,
         items=items,
         attachments=attachments,
         cipher=TeamCipher(team_id),
@@ -189,11 +211,13 @@ def restore_run_context(response: Response, input_bodies: Sequence[Body]) -> Run
     """Build the constant part of the run of a stored response, with the bodies of its own input items."""
     instructions, preface = split_instructions(response.parameters)
     return build_run_context(
-        team_id=response.team_id,
-        parameters=response.parameters,
-        options=response.options,
-        model=response.upstream_model,
-        instructions=instructions,
+        response.team_id,
+        StoredRequest(
+            parameters=response.parameters,
+            options=response.options,
+            model=response.upstream_model,
+            instructions=instructions,
+        ),
         context=restore_context(response, input_bodies, preface=preface),
         attachments=TeamAttachments(response.team_id),
     )

@@ -15,7 +15,7 @@ from engine.converter.base import reported_usage
 from engine.turn import Attempt, Usage
 from limits import LEAST_OUTPUT, Demand, end_user_of
 from limits.throttle import is_limited
-from providers.clients import Form, post
+from providers.clients import Form, PostOptions, post
 from providers.http_client import Answer
 from responses.runs import open_calls
 from responses.runs.reservations import LEAST_SHARE, CallReservation
@@ -67,6 +67,18 @@ _COLUMNS = tuple(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedTokens:
+    """The tokens that a call is expected to use: an estimate of its input, and the range of its output.
+
+    `max_output` is None if the request states no maximum.
+    """
+
+    input: int = 0
+    max_output: int | None = 0
+    least_output: int = LEAST_OUTPUT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedCall:
     """One upstream call on behalf of a principal. Its duration counts from the creation of this object.
 
@@ -98,7 +110,7 @@ class RoutedCall:
 
     def post(self, path: str, body: dict[str, Any] | Form) -> AbstractAsyncContextManager[Answer]:
         """Send the request to the upstream, as `providers.clients.post` does."""
-        return post(self.route, path, body, attempts=self.attempts, may_repeat=self.may_repeat)
+        return post(self.route, path, body, attempts=self.attempts, options=PostOptions(may_repeat=self.may_repeat))
 
     def unreported(self, *, output_tokens: int = 0) -> Usage:
         """Return the usage of a call whose upstream has reported none: an estimate, or nothing if it was refused."""
@@ -115,19 +127,17 @@ class RoutedCall:
     async def reserve(
         self,
         most: Callable[[], Maxima],
+        tokens: ExpectedTokens,
         *,
-        input_tokens: int = 0,
-        max_output_tokens: int | None = 0,
-        least_output_tokens: int = LEAST_OUTPUT,
         service_tier: str | None = None,
         is_request: bool = True,
         is_stream: bool = False,
     ) -> int | None:
         """Reserve the limits that the call needs. Return the maximum of output that they allow if none is given.
 
-        `most` returns the largest quantities that the call can be billed for, `input_tokens` is an estimate.
-        `service_tier` is the requested one. Without `is_request`, the call is part of a run, which has a place already.
-        Raises the error of the limit that refuses the call.
+        `most` returns the largest quantities that the call can be billed for. `service_tier` is the requested one.
+        Without `is_request`, the call is part of a run, which has a place already. Raises the error of the limit that
+        refuses the call.
         """
         principal = self.principal if is_request else await directory.awith_limits(self.principal)
         if not is_limited(principal):
@@ -145,10 +155,10 @@ class RoutedCall:
         grant = await reservation.reserve(
             Demand(
                 requests=int(is_request),
-                input_tokens=input_tokens,
-                least_input_tokens=input_tokens // LEAST_SHARE,
-                max_output_tokens=max_output_tokens,
-                least_output_tokens=least_output_tokens,
+                input_tokens=tokens.input,
+                least_input_tokens=tokens.input // LEAST_SHARE,
+                max_output_tokens=tokens.max_output,
+                least_output_tokens=tokens.least_output,
                 cost=worst_cost,
                 run=is_request,
                 stream=is_stream,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from conversations.items import from_wire
-from providers.chat_messages import messages
+from providers.chat_messages import MessageFormat, messages
 
 ASYNC: dict[str, Any] = {"async": True}
 
@@ -22,8 +22,8 @@ def text_message(role: str, words: str) -> dict[str, Any]:
     return {"type": "message", "role": role, "content": words}
 
 
-def written(*items: dict[str, Any], **options: Any) -> list[dict[str, Any]]:
-    return messages(None, [from_wire(item) for item in items], **options)
+def written(*items: dict[str, Any], **message_format: bool) -> list[dict[str, Any]]:
+    return messages(None, [from_wire(item) for item in items], message_format=MessageFormat(**message_format))
 
 
 def summary(found: list[dict[str, Any]]) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 
 from conversations.items import from_wire
 from providers import dialects
-from providers.chat_messages import UNREADABLE_ARGUMENTS, ReasoningWriter, as_object, messages
+from providers.chat_messages import UNREADABLE_ARGUMENTS, MessageFormat, ReasoningWriter, as_object, messages
 from providers.dialects import THINK_TAGS, THINKING_PARTS, Dialect, dialect_of, without_refused_limit
 from tenants.capabilities import Capabilities
 from tenants.directory import Route, UpstreamEndpoint
@@ -81,7 +81,9 @@ def written(dialect: Dialect, *items: dict[str, Any], context: str | None = None
     """Return the messages of items in a dialect."""
     parsed = [from_wire(item) for item in items]
     reasoning = ReasoningWriter(dialect, items=parsed, context=context) if dialect.reasoning_field else None
-    return messages(None, parsed, reasoning=reasoning, short_call_ids=dialect.short_call_ids)
+    return messages(
+        None, parsed, reasoning=reasoning, message_format=MessageFormat(short_call_ids=dialect.short_call_ids)
+    )
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from engine.events.types import Event
 from engine.loop import Run
 from engine.state import RunState
 from engine.turn import TurnRequest, TurnResult
-from providers.chat_messages import messages
+from providers.chat_messages import MessageFormat, messages
 from providers.upstream_errors import failure_from_error
 from tests.support.chunks import text
 from tests.support.odd_responses import odd_response
@@ -132,7 +132,7 @@ def assert_history_is_accepted(output: list[dict[str, Any]]) -> None:
     for answers in ([], outputs):
         history = [*items, *(from_wire({"id": new_id("fco"), **body}) for body in answers)]
         assert_strict(messages(None, history))
-        assert_strict(messages(None, history, short_call_ids=True), ids="[a-zA-Z0-9]{9}")
+        assert_strict(messages(None, history, message_format=MessageFormat(short_call_ids=True)), ids="[a-zA-Z0-9]{9}")
 
 
 async def check(answer: OddAnswer) -> None:

@@ -38,7 +38,7 @@ from responses.moderation import reject_if_guarded
 from responses.runs import cost_bounds
 from responses.runs.identity import RequestInfo
 from responses.runs.rows import Row
-from responses.runs.usage_records import RoutedCall
+from responses.runs.usage_records import ExpectedTokens, RoutedCall
 from tenants import directory
 from tenants.models import Scope
 from tenants.principal import Principal
@@ -172,9 +172,11 @@ class _ChatCall:
         stated = None if given in {None, sys.maxsize} else given
         allowed = await self._routed.reserve(
             partial(cost_bounds.of_body, self._request.values, self.route.capabilities),
-            input_tokens=self._request.estimate_tokens(),
-            max_output_tokens=None if stated is None else stated * choices,
-            least_output_tokens=LEAST_OUTPUT * choices,
+            ExpectedTokens(
+                input=self._request.estimate_tokens(),
+                max_output=None if stated is None else stated * choices,
+                least_output=LEAST_OUTPUT * choices,
+            ),
             service_tier=body.service_tier,
             is_stream=bool(body.stream),
         )

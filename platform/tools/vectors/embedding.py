@@ -15,7 +15,7 @@ from providers.event_stream import read_document
 from responses.models.vector_stores import VectorStore
 from responses.runs import cost_bounds
 from responses.runs.identity import UsageAccount
-from responses.runs.usage_records import RoutedCall
+from responses.runs.usage_records import ExpectedTokens, RoutedCall
 from tenants import directory
 from tenants.models import Team
 
@@ -67,7 +67,9 @@ async def embed(texts: Sequence[str], *, model: str, account: UsageAccount) -> l
         )
         try:
             size = sum(len(text.encode()) + _BYTES_OF_JSON for text in part)
-            await call.reserve(partial(cost_bounds.of_text, size), input_tokens=tokens(*part), is_request=False)
+            await call.reserve(
+                partial(cost_bounds.of_text, size), ExpectedTokens(input=tokens(*part)), is_request=False
+            )
         except ApiError as refused:
             failure = Failure.of(RateLimited(refused.message, headers=refused.headers))
             raise UpstreamFailed(failure) from refused
