@@ -1,7 +1,7 @@
 """Calls of the endpoints that run models, with their answers as JSON or as server-sent events."""
 
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Generic, TypedDict, TypeVar
 
 import orjson
 from rest_framework.response import Response
@@ -23,12 +23,15 @@ from responses.runs.runner import LiveRun
 from responses.schema import CreateResponse
 from tenants.principal import Principal
 
+Input = TypeVar("Input")
+"""The parsed body of a request, or without a body the arguments from its path and query."""
 
-class Call:
+
+class Call(Generic[Input]):
     """One request to an endpoint that is served without DRF, and its answer: JSON, or server-sent events.
 
-    `disconnect` closes the connection of a client that does not read. Errors before the first byte become ordinary HTTP
-    errors.
+    It keeps no reference to its input: a stream may take minutes, and a body may have images. `disconnect` closes the
+    connection of a client that does not read. Errors before the first byte become ordinary HTTP errors.
     """
 
     def __init__(self, scope: AsgiScope, disconnect: Callable[[], None]) -> None:
@@ -37,11 +40,11 @@ class Call:
         self.headers: dict[str, str] = {}
         self.reservation: CallReservation | None = None
 
-    async def answer(self, principal: Principal, **arguments: Any) -> Response:
-        """Serve the request and return its result; `arguments` are the arguments that the endpoint declares."""
+    async def answer(self, principal: Principal, values: Input, /) -> Response:
+        """Serve the request and return its result."""
         raise NotImplementedError
 
-    async def open(self, principal: Principal, **arguments: Any) -> AsyncIterator[bytes]:
+    async def open(self, principal: Principal, values: Input, /) -> AsyncIterator[bytes]:
         """Start the work and return an iterator over the bytes of whole events."""
         raise NotImplementedError
 
@@ -69,7 +72,7 @@ class Call:
         return b"event: error\ndata: %b\n\n" % orjson.dumps({"type": "error", "error": error.detail()})
 
 
-class RunCall(Call):
+class RunCall(Call[Input]):
     """A call that executes a run in this process; the run decides whether it continues without its client."""
 
     run: LiveRun | None = None
@@ -87,11 +90,11 @@ class RunCall(Call):
             self.run.detach()
 
 
-class ResponseCall(RunCall):
+class ResponseCall(RunCall[CreateResponse]):
     """`POST /v1/responses`."""
 
     @override
-    async def answer(self, principal: Principal, body: CreateResponse) -> Response:  # type: ignore[override]
+    async def answer(self, principal: Principal, body: CreateResponse, /) -> Response:
         request = NewRequest(principal=principal, body=body, info=info_of(self.scope), mode=Mode.JSON)
         if body.background:
             queued = await create.queue_response(request)
@@ -106,7 +109,7 @@ class ResponseCall(RunCall):
         return Response(end.response, headers=warning_headers(self.run.warnings))
 
     @override
-    async def open(self, principal: Principal, body: CreateResponse) -> AsyncIterator[bytes]:  # type: ignore[override]
+    async def open(self, principal: Principal, body: CreateResponse, /) -> AsyncIterator[bytes]:
         request = NewRequest(principal=principal, body=body, info=info_of(self.scope), mode=Mode.STREAM)
         if body.background:
             # A worker executes it; this process streams the event log that the worker writes.
@@ -124,18 +127,24 @@ class ResponseCall(RunCall):
         return frame(ErrorEvent(error={**error.detail()}), self.run.next_sequence)
 
 
-class ReplayCall(Call):
+class ReplayArguments(TypedDict):
+    """The arguments of a stream that is read again."""
+
+    response_id: str
+    include: frozenset[str]
+    replay: Replay
+
+
+class ReplayCall(Call[ReplayArguments]):
     """`GET /v1/responses/{id}?stream=true`: the events after `starting_after`, then live events until the end."""
 
     @override
-    async def open(  # type: ignore[override]
-        self, principal: Principal, response_id: str, include: frozenset[str], replay: Replay
-    ) -> AsyncIterator[bytes]:
+    async def open(self, principal: Principal, arguments: ReplayArguments, /) -> AsyncIterator[bytes]:
         await self.reserve(principal)
         return await follow.follow(
             principal=principal,
-            response_id=response_id,
-            after=replay.after,
-            obfuscation=replay.obfuscation,
-            include=include,
+            response_id=arguments["response_id"],
+            after=arguments["replay"].after,
+            obfuscation=arguments["replay"].obfuscation,
+            include=arguments["include"],
         )

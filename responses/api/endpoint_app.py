@@ -39,7 +39,7 @@ class EndpointApp:
         await receive()
         endpoint, principal = self._endpoint, None
         client = Client(receive)
-        call: Call = endpoint.served_by(scope, client.disconnect)
+        call: Call[Any] = endpoint.served_by(scope, client.disconnect)
         try:
             try:
                 authorization = header(scope, b"authorization")
@@ -53,12 +53,15 @@ class EndpointApp:
                 )
                 scope["body"] = b""
                 frames = answer = None
-                if "body" not in arguments or arguments["body"].stream:
-                    frames = await call.open(principal, **arguments)
+                body = arguments.pop("body", None)
+                if body is None:
+                    frames = await call.open(principal, arguments)
+                elif body.stream:
+                    frames = await call.open(principal, body)
                 else:
-                    answer = await call.answer(principal, **arguments)
+                    answer = await call.answer(principal, body)
                 # Free the parsed body as well.
-                arguments.clear()
+                del body
             except Exception as error:
                 client.release()
                 await add_headers(principal)
@@ -79,7 +82,7 @@ class EndpointApp:
             client.release()
             call.close()
 
-    async def _send_events(self, call: Call, events: AsyncIterator[bytes], client: Client, send: Send) -> None:
+    async def _send_events(self, call: Call[Any], events: AsyncIterator[bytes], client: Client, send: Send) -> None:
         def close() -> None:
             client.release()
             # What the stream has reserved is free before the client receives the end and sends its next request.

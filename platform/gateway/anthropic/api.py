@@ -87,17 +87,17 @@ class MessageTokens(TypedDict):
     input_tokens: int
 
 
-class MessageCall(RunCall):
+class MessageCall(RunCall[CreateMessage]):
     """`POST /v1/messages`."""
 
     @override
-    async def answer(self, principal: Principal, body: CreateMessage) -> Response:  # type: ignore[override]
+    async def answer(self, principal: Principal, body: CreateMessage, /) -> Response:
         request = info_of(self.scope)
         message, run = await anthropic.create_message(principal=principal, body=body, request=request)
         return Response(message, headers=warning_headers(run.warnings))
 
     @override
-    async def open(self, principal: Principal, body: CreateMessage) -> AsyncIterator[bytes]:  # type: ignore[override]
+    async def open(self, principal: Principal, body: CreateMessage, /) -> AsyncIterator[bytes]:
         run = await anthropic.stream_message(principal=principal, body=body, request=info_of(self.scope))
         return await self.frames_of(run)
 

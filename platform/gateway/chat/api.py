@@ -49,15 +49,15 @@ _FILTERS = QueryArgument(
 )
 
 
-class ChatCall(Call):
+class ChatCall(Call[ChatRequest]):
     """`POST /v1/chat/completions`."""
 
     @override
-    async def answer(self, principal: Principal, body: ChatRequest) -> Response:  # type: ignore[override]
+    async def answer(self, principal: Principal, body: ChatRequest, /) -> Response:
         return Response(await chat.complete(principal=principal, body=body, request=info_of(self.scope)))
 
     @override
-    async def open(self, principal: Principal, body: ChatRequest) -> AsyncIterator[bytes]:  # type: ignore[override]
+    async def open(self, principal: Principal, body: ChatRequest, /) -> AsyncIterator[bytes]:
         return await chat.stream(principal=principal, body=body, request=info_of(self.scope))
 
 
