@@ -9,8 +9,8 @@ from engine import spans, turn_request
 from engine.calls.toolbox import Toolbox
 from engine.state import RunContext, RunState
 from engine.turn import TurnRequest
-from responses import moderation
 from responses.lifecycle.resolve import ResolvedRequest
+from responses.moderation.checks import OutputChecks, start_checks
 from responses.runs.reservations import RunReservation
 from responses.tools.registry import RunTools, create_tools
 
@@ -24,7 +24,7 @@ class AdmittedRequest:
 
     resolved: ResolvedRequest
     reservation: RunReservation | None
-    checks: moderation.OutputChecks | None
+    checks: OutputChecks | None
     tools: RunTools
 
     def release(self) -> None:
@@ -39,7 +39,7 @@ async def admit(resolved: ResolvedRequest) -> AdmittedRequest:
     request, prepared = resolved.request, resolved.prepared
     try:
         with spans.span(spans.Activity.GUARDRAIL, "Input"):
-            checks = await moderation.start_checks(
+            checks = await start_checks(
                 principal=request.principal,
                 request=request.info,
                 body=prepared.body,

@@ -19,12 +19,12 @@ from core.errors import (
 )
 from core.work.leases import Claim
 from engine.events.response_body import Ending, failed
-from responses import moderation
 from responses.lifecycle import blocked, queue, resume
 from responses.lifecycle.resume import QueuedRun
 from responses.lifecycle.run_factory import RunFactory
 from responses.lifecycle.stored_run import StoredRun
 from responses.models import Response
+from responses.moderation.checks import restore_checks
 from responses.runs.reservations import RunReservation
 from responses.runs.runner import AssembledRun
 from tenants import directory, scope
@@ -110,7 +110,7 @@ def load(claim: Claim, queued: QueuedRun | None = None) -> ClaimedRun | None:
     factory = RunFactory.for_route(
         route,
         identity,
-        checks=moderation.restore_checks(response, principal),
+        checks=restore_checks(response, principal),
         reservation=reservation,
         # Retried for longer: no client could repeat a background run, and its tool calls so far have taken effect.
         patience=settings.UPSTREAM_BACKGROUND_RETRY_SECONDS if response.background else None,

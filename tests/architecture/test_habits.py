@@ -12,7 +12,6 @@ IMPORTS = {
     "server.web.http_server": 21,
     "server.api_urls": 25,
     "gateway.chat.completion": 27,
-    "responses.moderation": 21,
     "responses.passthrough.compact": 24,
     "providers.upstream": 22,
 }

@@ -11,7 +11,7 @@ from engine.events.types import Body
 from engine.loop import Run
 from engine.moderation import ModerationResult
 from engine.state import RunState
-from responses.moderation import ModerationCheck
+from responses.moderation.parameter import ModerationCheck
 from responses.runs.identity import RequestInfo
 from responses.schema.options import ModerationMode, ModerationParam, ModerationPolicy
 from tenants.principal import Principal

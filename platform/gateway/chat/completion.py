@@ -34,7 +34,7 @@ from providers.dialects import dialect_of
 from providers.event_stream import EventStreamDecoder, is_streamed, read_document, unnamed_event
 from providers.http_client import Answer
 from providers.upstream_errors import failure_from_error
-from responses.moderation import reject_if_guarded
+from responses.moderation.guardrail import reject_if_guarded
 from responses.runs import cost_bounds
 from responses.runs.identity import RequestInfo
 from responses.runs.rows import Row

@@ -24,7 +24,7 @@ from gateway.chat.requests import ChatStreamOptions
 from gateway.streaming import AnswerReader, ForwardedAnswer, ForwardedRequest, forward
 from limits import end_user_of
 from limits.throttle import is_limited
-from responses.moderation import reject_if_guarded
+from responses.moderation.guardrail import reject_if_guarded
 from responses.passthrough.embeddings_moderations import ModelName, inputs_of
 from responses.runs import cost_bounds
 from responses.runs.identity import RequestInfo
