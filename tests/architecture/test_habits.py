@@ -11,7 +11,6 @@ IMPORTS = {
     "server.management.commands.worker": 28,
     "server.web.http_server": 21,
     "server.api_urls": 25,
-    "gateway.chat.completion": 27,
     "responses.passthrough.compact": 24,
     "providers.upstream": 22,
 }
