@@ -13,17 +13,17 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from conversations.items import project
 from core.errors import Failure
 from core.json.large_work import off_loop
-from core.telemetry import telemetry_names, tracing
+from core.telemetry import tracing
 from engine.attachments import AttachmentMap
 from engine.converter.base import TurnConverter
 from engine.converter.chat import ChatConverter
 from engine.converter.responses_api import ResponsesConverter
-from engine.events.types import Event, OutputItemAdded, OutputItemDone
+from engine.events.types import Event, OutputItemDone
 from engine.turn import Attempt, TurnRequest, TurnResult
 from providers import chat_completions, responses_api
+from providers.answer_telemetry import answer_attributes
 from providers.clients import PostOptions, UpstreamFailed, for_client, post, read_piece
 from providers.event_stream import EventStreamDecoder, check_chunk, check_event, is_streamed, read_document
 from providers.first_answer import FirstAnswer
@@ -32,7 +32,6 @@ from providers.long_answers import long_answers
 from providers.reasoning_summaries import ReasoningSummarizer, summarize
 from providers.upstream_errors import failure_from_error
 from tenants.directory import Route
-from tenants.models import WireApi
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +61,13 @@ class UpstreamTurn:
         if not request.streamed and (route.capabilities.always_stream or long_answers.come_from(route)):
             request = replace(request, streamed=True)
         self._request = request
-        self._speaks_responses = route.upstream.wire_api == WireApi.RESPONSES
         self._chat: tracing.ChatSpan | None = None
         # Events that wait for a summary.
         self._unsent: list[Event] = []
         self.attempts: list[Attempt] = []
         # The platform summarizes the reasoning of chat completions, and then hides the raw reasoning: clients would
         # show both. OpenAI returns summaries only, too.
-        is_summarized = request.sampling.reasoning_summary is not None and not self._speaks_responses
+        is_summarized = request.sampling.reasoning_summary is not None and not route.upstream.speaks_responses
         shared: dict[str, Any] = {
             "first_output_index": request.first_output_index,
             "sampling": request.sampling,
@@ -81,7 +79,7 @@ class UpstreamTurn:
             return for_client(route, failure_from_error(error))
 
         self._converter: TurnConverter
-        if self._speaks_responses:
+        if route.upstream.speaks_responses:
             self._path, self._check, self._body = "/responses", check_event, responses_api.request_body
             self._converter = ResponsesConverter(**shared, upstream_id=route.upstream.id, to_failure=to_failure)
         else:
@@ -122,32 +120,20 @@ class UpstreamTurn:
             attachments = await load_attachments(self._route, self._request)
             async with await self._post(attachments) as response:
                 if not is_streamed(response):
-                    yield self._shown(converter.whole(await read_document(response, check=self._check)))
+                    yield converter.shown(converter.whole(await read_document(response, check=self._check)))
                 else:
                     # Not a generator: each takes 0.4 to 0.5 KB per open stream, and time for each read.
                     while piece := await read_piece(response):
-                        yield self._shown(converter.feed(lines.feed(piece)))
+                        yield converter.shown(converter.feed(lines.feed(piece)))
                         if lines.done or lines.failure is not None or converter.over:
                             break
                     else:
-                        yield self._shown(converter.feed(lines.end()))
+                        yield converter.shown(converter.feed(lines.end()))
                     if lines.failure is not None and not converter.over:
                         converter.fail(for_client(self._route, lines.failure))
         except UpstreamFailed as failed:
             converter.fail(failed.failure)
-        yield self._shown(converter.end(done=lines.done))
-
-    def _shown(self, events: list[Event]) -> list[Event]:
-        """Return the events without the item fields that the client did not request, as in the final response."""
-        # Only a Responses upstream has tools of its own, whose items contain such fields.
-        if not isinstance(self._converter, ResponsesConverter):
-            return events
-        include = self._request.sampling.include
-        for position, event in enumerate(events):
-            if isinstance(event, OutputItemAdded | OutputItemDone):
-                # The item itself is stored as a whole.
-                events[position] = replace(event, item=project(event.item, include))
-        return events
+        yield converter.shown(converter.end(done=lines.done))
 
     async def _post(self, attachments: AttachmentMap) -> AbstractAsyncContextManager[Answer]:
         body = await off_loop(partial(self._body, self._route, self._request, attachments))
@@ -179,27 +165,15 @@ class UpstreamTurn:
 
     def interrupt(self) -> tuple[list[Event], TurnResult]:
         """Return the events that close open items, and the partial result."""
-        events = [*self._unsent, *self._shown(self._converter.interrupt())]
+        events = [*self._unsent, *self._converter.shown(self._converter.interrupt())]
         return events, self._traced(self._converter.result(interrupted=True, attempts=self.attempts))
 
     def _traced(self, result: TurnResult) -> TurnResult:
         if self._chat is not None:
-            attributes: dict[str, Any] = {telemetry_names.FINISH_REASONS: [result.finish_reason or str(result.finish)]}
-            if (usage := result.usage) is not None:
-                attributes |= {
-                    telemetry_names.INPUT_TOKENS: usage.input_tokens,
-                    telemetry_names.CACHE_READ_TOKENS: usage.cached_tokens,
-                    telemetry_names.CACHE_CREATION_TOKENS: usage.cache_write_tokens,
-                    telemetry_names.OUTPUT_TOKENS: usage.output_tokens,
-                    telemetry_names.REASONING_TOKENS: usage.reasoning_tokens,
-                }
-            if result.first_token_at is not None and self.attempts:
-                waited = result.first_token_at - self.attempts[0].began
-                attributes[telemetry_names.FIRST_CHUNK_SECONDS] = waited.total_seconds()
-            if len(self.attempts) > 1:
-                attributes[telemetry_names.HTTP_RESENDS] = len(self.attempts) - 1
             failure = result.failure
-            self._chat.end(attributes, error_type=None if failure is None else failure.code)
+            self._chat.end(
+                answer_attributes(result, self.attempts), error_type=None if failure is None else failure.code
+            )
         return result
 
 

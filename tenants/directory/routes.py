@@ -45,6 +45,11 @@ class UpstreamEndpoint:
         return f"UpstreamEndpoint({self.id!r})"
 
     @property
+    def speaks_responses(self) -> bool:
+        """True if its API is the Responses API, false for chat completions."""
+        return self.wire_api == WireApi.RESPONSES
+
+    @property
     def secrets(self) -> list[str]:
         """The credentials that requests to the upstream contain."""
         return [self.api_key, *secrets_of_url(self.base_url)]

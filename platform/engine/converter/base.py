@@ -78,6 +78,10 @@ class TurnConverter(ABC):
             self.first_token_at = now()
         return events
 
+    def shown(self, events: list[Event]) -> list[Event]:
+        """Return events of this conversion as clients see them; the result of the turn has the whole items."""
+        return events
+
     @abstractmethod
     def _read(self, event: UpstreamEvent, events: list[Event]) -> None:
         """Convert one event or chunk of the upstream; append the results to `events`."""

@@ -11,11 +11,12 @@ that were not finished, and items whose text no event contained.
 from collections import Counter
 from collections.abc import Callable
 from copy import copy
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from typing_extensions import override
 
-from conversations.items import CustomToolCall, FunctionCall, from_wire
+from conversations.items import CustomToolCall, FunctionCall, from_wire, project
 from core.errors import Failure, UpstreamError
 from core.ids import new_id
 from engine.converter.base import TurnConverter, UpstreamEvent, citations, reported_usage
@@ -34,7 +35,7 @@ from engine.converter.upstream_items import (
     phase_of,
     remainder,
 )
-from engine.events.types import Body, Event
+from engine.events.types import Body, Event, OutputItemAdded, OutputItemDone
 from engine.turn import Finish, Sampling
 
 _CONTRADICTED = Failure.of(UpstreamError("The model's server contradicted itself in its answer."))
@@ -77,6 +78,7 @@ class ResponsesConverter(TurnConverter):
         super().__init__(first_output_index=first_output_index, sampling=sampling, cipher=cipher, show_raw=show_raw)
         self._upstream_id = upstream_id
         self._failure_of = to_failure
+        self._include = sampling.include
         self._segments: dict[Any, Segment | None] = {}
         # Items of the upstream's own tools, by its ids.
         self._theirs: dict[str, UpstreamItem] = {}
@@ -92,6 +94,14 @@ class ResponsesConverter(TurnConverter):
         self._is_ending = False
         # Counts the texts of finished items, which repeat the deltas.
         self._whole_bound = copy(self._bound)
+
+    @override
+    def shown(self, events: list[Event]) -> list[Event]:
+        # Only a Responses upstream has tools of its own, whose items contain fields that clients have to request.
+        for position, event in enumerate(events):
+            if isinstance(event, OutputItemAdded | OutputItemDone):
+                events[position] = replace(event, item=project(event.item, self._include))
+        return events
 
     @override
     def _as_event(self, answer: UpstreamEvent) -> UpstreamEvent:

@@ -21,7 +21,6 @@ from gateway.anthropic.schema import (
 )
 from responses.schema.options import Effort
 from tenants.directory import Route
-from tenants.models import WireApi
 
 Body = dict[str, Any]
 _STRING: Body = {"type": "string"}
@@ -152,7 +151,7 @@ def reasoning(body: CountTokens, route: Route) -> Body:
                 values["effort"] = _nearest(budget, can.reasoning_efforts)
             case ThinkingDisabled() if "none" in can.reasoning_efforts:
                 values["effort"] = "none"
-    if body.shows_thinking and can.reasoning_summaries and route.upstream.wire_api == WireApi.RESPONSES:
+    if body.shows_thinking and can.reasoning_summaries and route.upstream.speaks_responses:
         values["summary"] = "auto"
     for edit in (body.context_management.edits if body.context_management else None) or ():
         values["context"] = "all_turns" if edit.keep == "all" else "current_turn"
