@@ -1,4 +1,4 @@
-"""What a run has lost with its process: calls that were open, and the reservations that the process had made."""
+"""Losses of a run whose process died: the calls that were open, and the reservations that the process had made."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
