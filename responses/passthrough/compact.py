@@ -10,13 +10,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from conversations.items import InputMessage
 from core.clock import now
 from core.errors import UnknownParameter
 from core.ids import new_id
 from engine.calls.toolbox import Toolbox
 from engine.compaction import token_estimate
-from engine.compaction.items import CompactionPlan
 from engine.compaction.run import Compactor
 from engine.events.response_body import usage_body
 from engine.events.types import Body
@@ -66,13 +64,13 @@ async def compact(*, principal: Principal, body: CreateResponse, request: Reques
     route = await directory.aroute(principal, body.model)
     response_id = new_id("resp")
     prepared = await prepare(principal=principal, body=body, route=route, response_id=response_id)
-    run_context = replace(prepared.run_context, compaction=CompactionPlan(at_once=True))
+    run_context = prepared.run_context
     capabilities.check_length(run_context)
     state = RunState()
     model = _CappedModel(UpstreamModel(route))
-    compacting = Compactor(run_context, state, model=model, tools=Toolbox(), now=now)
+    compacting = Compactor.at_once(run_context, state, model=model, tools=Toolbox(), now=now)
     # The messages of the user are returned as they are; the compaction item replaces the rest.
-    messages = [item.with_id() for item in compacting.kept() if isinstance(item, InputMessage) and item.role == "user"]
+    messages = compacting.kept_messages()
     call = RoutedCall(
         principal=principal,
         route=route,

@@ -15,7 +15,7 @@ from engine import turn_request
 from engine.calls.toolbox import Toolbox
 from engine.compaction import items as compaction
 from engine.compaction import token_estimate, window
-from engine.compaction.items import CompactionContent
+from engine.compaction.items import CompactionContent, CompactionPlan
 from engine.events.tools import CompactionCompacting
 from engine.events.types import Body, Delta, Event, OutputItemAdded, OutputItemDone
 from engine.state import Fragment, OutputItem, RunContext, RunState
@@ -53,6 +53,14 @@ class Compactor:
         # Tokens that the upstream reported up to the last turn, and the number of the run's items that they include.
         self._counted: tuple[int, int] | None = None
         self.failure: Failure | None = None
+
+    @classmethod
+    def at_once(
+        cls, context: RunContext, state: RunState, *, model: LanguageModel, tools: Toolbox, now: Callable[[], datetime]
+    ) -> "Compactor":
+        """Return the compactor of a run that consists of one pass."""
+        context = replace(context, compaction=CompactionPlan(at_once=True))
+        return cls(context, state, model=model, tools=tools, now=now)
 
     # -- decision ------------------------------------------------------------------------------------------------------
 
@@ -176,6 +184,10 @@ class Compactor:
         own = () if state.has_compacted else context.items[context.instruction_items + context.compacted_items :]
         # Without the notes of an earlier compaction, which the new notes cover.
         return compaction.kept_items([*turn_request.current_context(context, state).compacted[:-1], *own])
+
+    def kept_messages(self) -> list[Body]:
+        """Return the user's messages among the items that are kept."""
+        return [item.with_id() for item in self.kept() if isinstance(item, InputMessage) and item.role == "user"]
 
     def _announced(self) -> list[Event]:
         index = self._state.next_output_index
