@@ -399,7 +399,7 @@ class ConsoleAdmin(ModelAdmin):
     def get_or_404(self, request: HttpRequest, object_id: str) -> Any:
         """Return the object with an id from a URL. Raises 404 if it does not exist or the user cannot see it."""
         found = self.get_object(request, unquote(str(object_id)))
-        if found is None:
+        if found is None or not self.has_view_permission(request, found):
             raise Http404
         return found
 

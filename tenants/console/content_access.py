@@ -10,9 +10,8 @@ from datetime import timedelta
 from typing import Any
 
 from django import forms
-from django.core.exceptions import PermissionDenied
 from django.db.models import BooleanField, ExpressionWrapper, Model, Q, QuerySet, Value
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.http import url_has_allowed_host_and_scheme
 
 from core.clock import now
@@ -81,7 +80,7 @@ class RevealForm(forms.Form):
 
 @page("content/reveal/", name="reveal", viewers=EVERY_ROLE)
 def reveal(request: HttpRequest, viewer: Viewer) -> HttpResponse:
-    """Reveal the content of a team to the user for 30 minutes. Raises `PermissionDenied` for teams they cannot see."""
+    """Reveal the content of a team to the user for 30 minutes. Raises 404 for teams that they cannot see."""
     form = RevealForm(request.POST or None)
     if request.method != "POST" or not form.is_valid():
         title = "Reveal content"
@@ -89,7 +88,7 @@ def reveal(request: HttpRequest, viewer: Viewer) -> HttpResponse:
     cleaned = form.cleaned_data
     team = Team.objects.filter(pk=cleaned["team"]).first()
     if team is None or not viewer.may(EVERY_ROLE, team):
-        raise PermissionDenied
+        raise Http404
     if not viewer.may_read(team.pk):
         with scope.every_team():
             until = now() + REVEALED_FOR

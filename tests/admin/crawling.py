@@ -115,6 +115,13 @@ def _of_team(model: type[models.Model], team: Team) -> models.QuerySet[Any]:
     return model._default_manager.filter(**{path: team.pk}).order_by("pk")
 
 
+def unknown_address(place: AdminRoute) -> str:
+    """Return the URL of a route with ids that do not exist."""
+    numbers = set(re.findall(r"<int:(\w+)>", place.route))
+    return place.filled({name: UNKNOWN_NUMBER if name in numbers else UNKNOWN_ID for name in place.parameters})
+
+
+UNKNOWN_ID, UNKNOWN_NUMBER = "unknown_01", 2_000_000_000
 Values = Callable[[TeamData], Sequence[object]]
 _SAMPLES = 2
 

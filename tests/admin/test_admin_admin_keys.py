@@ -58,10 +58,11 @@ def test_only_administrators_open_admin_keys(request: pytest.FixtureRequest, nam
     browser: Client = request.getfixturevalue(name)
     key = services.create_admin_key(name="secret", scopes=["admin.*"]).key
     before = AdminKey.objects.count()
-    for path in ("", "add/", f"{key.pk}/change/", f"{key.pk}/revoke/"):
-        assert browser.get(LIST + path).status_code in {403, 404}
+    for path in ("", "add/", f"{key.pk}/change/"):
+        assert browser.get(LIST + path).status_code == 403
     assert browser.post(f"{LIST}add/", FORM).status_code == 403
-    assert browser.post(f"{LIST}{key.pk}/revoke/").status_code in {403, 404}
+    assert browser.get(f"{LIST}{key.pk}/revoke/").status_code == 404
+    assert browser.post(f"{LIST}{key.pk}/revoke/").status_code == 404
     key.refresh_from_db()
     assert (key.revoked_at, AdminKey.objects.count()) == (None, before)
     assert "Admin keys" not in text(browser.get("/admin/"))

@@ -20,7 +20,16 @@ from pytest_django import DjangoDbBlocker
 
 from seeding.seed import SeedOptions, seed
 from tenants.models import Role, StaffRole
-from tests.admin.crawling import AdminRoute, TeamData, actions, addresses, admin_routes, leaks, queries
+from tests.admin.crawling import (
+    AdminRoute,
+    TeamData,
+    actions,
+    addresses,
+    admin_routes,
+    leaks,
+    queries,
+    unknown_address,
+)
 from tests.admin.rows import member, sign_in
 from tests.support.sampling import SEED, rest_at_night, sampled, sized
 from tests.support.site_client import SiteClient
@@ -93,6 +102,30 @@ def test_no_post_changes_or_leaks_data_of_another_team(
                         leaked[role, url] = [f"answered {answer.status_code} {answer.headers.get('Location', '')}"]
     assert not leaked, lines(leaked)
     assert data.fingerprint() == before
+
+
+@pytest.mark.parametrize("method", ["get", "post"])
+def test_unknown_ids_are_not_found(method: str, admin: Client) -> None:
+    urls = [unknown_address(place) for place in PLACES if names_an_object(place)]
+    answers = {url: getattr(admin, method)(url).status_code for url in urls}
+    # 405: a page that only reads, or an action that only a form posts.
+    assert {url: status for url, status in answers.items() if status not in {404, 405}} == {}
+    assert list(answers.values()).count(404) > len(answers) / 2
+
+
+@pytest.mark.parametrize("method", ["get", "post"])
+def test_ids_of_another_team_get_the_answer_of_unknown_ids(
+    method: str, data: TeamData, others: dict[str, Client], database: None
+) -> None:
+    differing = {}
+    for place in PLACES:
+        for url in addresses(place, data) if names_an_object(place) else ():
+            for role, client in sampled(others.items(), 1, key=f"{method} {url}"):
+                status = getattr(client, method)(url).status_code
+                expected = getattr(client, method)(unknown_address(place)).status_code
+                if status != expected:
+                    differing[role, url] = f"answered {status}, an unknown id {expected}"
+    assert not differing, lines(differing)
 
 
 def test_no_list_action_reaches_another_team(data: TeamData, others: dict[str, Client], database: None) -> None:

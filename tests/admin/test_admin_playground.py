@@ -102,11 +102,11 @@ def test_the_key_creates_responses_and_nothing_else(
     assert api.delete(f"/responses/{created['id']}").status_code == 403
 
 
-def test_a_key_of_another_team_is_refused(developer: Client, stranger: Client, make_caller: MakeCaller) -> None:
+def test_another_team_is_not_found(developer: Client, stranger: Client, make_caller: MakeCaller) -> None:
     other = make_caller()
     for client in (developer, stranger):
-        assert client.post(f"{URL}key/", {"team": other.team.pk}).status_code == 403
-        assert client.post(f"{URL}key/", {"team": "team_nowhere"}).status_code == 403
+        assert client.post(f"{URL}key/", {"team": other.team.pk}).status_code == 404
+        assert client.post(f"{URL}key/", {"team": "team_nowhere"}).status_code == 404
         assert other.team.name not in text(client.get(URL, {"team": other.team.pk}))
     with scope.every_team():
         assert not ApiKey.objects.filter(team=other.team, source=KeySource.PLAYGROUND).exists()

@@ -140,7 +140,7 @@ def test_a_reveal_requires_a_reason(operator: Client, caller: Caller) -> None:
 
 
 def test_an_invisible_team_cannot_be_revealed(stranger: Client, caller: Caller) -> None:
-    assert reveal(stranger, caller.team) == 403
+    assert reveal(stranger, caller.team) == 404
     assert not reads(stranger, caller.team)
 
 

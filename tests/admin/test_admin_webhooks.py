@@ -167,7 +167,7 @@ def test_only_managers_can_change_an_endpoint(developer: Client, stranger: Clien
     before = endpoint_of(caller).updated_at
     wanted = {**SETTINGS, "event_type": "response.completed", "post": "yes"}
     assert developer.post(page_url(endpoint, action), wanted).status_code == 403
-    assert stranger.post(page_url(endpoint, action), wanted).status_code in {403, 404}
+    assert stranger.post(page_url(endpoint, action), wanted).status_code == 404
     row = endpoint_of(caller)
     assert (row.updated_at, row.enabled, audited(caller)) == (before, True, [])
 
@@ -191,7 +191,7 @@ def test_developers_read_endpoints_of_their_own_team_only(developer: Client, str
         assert "a.example" not in page
         assert delivery.event_id not in page
     assert stranger.post(f"{ENDPOINTS}add/", {**SETTINGS, "team": caller.team.pk}).status_code == 200
-    assert stranger.post(f"{DELIVERIES}{delivery.pk}/resend/").status_code in {403, 404}
+    assert stranger.post(f"{DELIVERIES}{delivery.pk}/resend/").status_code == 404
 
 
 def test_query_count_of_the_lists_is_independent_of_the_rows(lead: Client, caller: Caller, count_queries: Any) -> None:

@@ -82,8 +82,10 @@ def playground(request: HttpRequest, viewer: Viewer) -> HttpResponse:
 @require_POST
 def create_key(request: HttpRequest, viewer: Viewer) -> HttpResponse:
     """Create an API key for the page. Its secret is in this answer and nowhere else."""
-    team = viewer.teams(CONTRIBUTORS).filter(pk=request.POST.get("team", "")).first()
+    team = viewer.teams().filter(pk=request.POST.get("team", "").replace("\x00", "")).first()
     if team is None:
+        raise Http404
+    if not viewer.may(CONTRIBUTORS, team):
         raise PermissionDenied
     spec = services.KeySpec(
         name=f"Playground of {request.user.get_username()}"[:_NAME_LENGTH],
