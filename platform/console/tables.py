@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from django.db.models import QuerySet
 from django.http import HttpResponse
+from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
 
 from console.widgets import csv_file
@@ -29,12 +30,13 @@ class Column(Generic[Row]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table(Generic[Row]):
-    """Rows with their columns. `is_cut` is true if there are more rows."""
+    """Rows with their columns. `is_cut` is true if there are more rows; `css` are further classes."""
 
     title: str
     columns: Sequence[Column[Row]]
     rows: Sequence[Row]
     is_cut: bool = False
+    css: str = ""
 
     @classmethod
     def of(cls, title: str, columns: Sequence[Column[Any]], rows: "QuerySet[Any]", *, most: int) -> "Table[Any]":
@@ -52,6 +54,11 @@ class Table(Generic[Row]):
     def lines(self) -> list[tuple[Row, list[tuple[Column[Row], Cell]]]]:
         """Each row with its cells on the page and their columns."""
         return [(row, [(column, column.cell(row)) for column in self.columns if column.cell]) for row in self.rows]
+
+    @property
+    def html(self) -> SafeString:
+        """The table for a field of a read-only form."""
+        return render_to_string("console/table.html", {"table": self})
 
     def csv_file(self, name: str) -> HttpResponse:
         """Return the table as a CSV file to download."""

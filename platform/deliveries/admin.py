@@ -1,6 +1,7 @@
 # mypy: allow-subclassing-any
 """A person's choice of notifications, and the list of mails with their attempts."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.conf import settings
@@ -10,13 +11,13 @@ from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.safestring import SafeString
 from typing_extensions import override
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, MultipleChoicesDropdownFilter
 
 from console.filters import exact
+from console.tables import Column, Table
 from console.widgets import LogAdmin, TimeFilter, column, duration, time_column, tone, two_lines
 from deliveries.notifications import choices_of, set_choice
 from deliveries.outbox import queue
@@ -67,6 +68,22 @@ def notifications(request: HttpRequest, viewer: Viewer) -> HttpResponse:
         has_mail=bool(settings.EMAIL_HOST),
         is_fullwidth=False,
     )
+
+
+_ATTEMPTS: Sequence[Column[dict[str, Any]]] = (
+    Column("Time (UTC)", lambda attempt: attempt["at"]),
+    Column("Status", lambda attempt: "no response" if attempt["status"] is None else str(attempt["status"])),
+    Column("Duration", lambda attempt: f"{attempt['ms']} ms"),
+    Column("Response", lambda attempt: attempt["error"] or attempt["body"]),
+)
+
+
+def attempt_table(history: Sequence[dict[str, Any]]) -> str:
+    """Return the attempts of a delivery, newest first, as a field of its page."""
+    if not history:
+        return "No attempts yet."
+    # The history is stored oldest first.
+    return Table(title="Attempts", columns=_ATTEMPTS, rows=history[::-1], css="c-fit").html
 
 
 @register(MailDelivery)
@@ -127,8 +144,4 @@ class MailAdmin(LogAdmin, TeamScoped):
             return "–"
         return two_lines(f"{mail.last_status or 'no answer'} after {duration(mail.last_ms)}", mail.last_error[:80])
 
-    @display(description="Attempts")
-    def attempt_table(self, mail: MailDelivery) -> SafeString:
-        # The history is stored oldest first.
-        attempts = list(reversed(mail.history))
-        return render_to_string("admin/responses/webhookendpoint/attempts.html", {"attempts": attempts})
+    attempt_table = column("Attempts", lambda mail: attempt_table(mail.history))

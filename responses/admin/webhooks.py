@@ -12,7 +12,6 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Count, IntegerField, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse
-from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.safestring import SafeString
 from typing_extensions import override
@@ -42,6 +41,7 @@ from console.widgets import (
 )
 from core.clock import now
 from core.errors import ApiError, EgressRefused
+from deliveries.admin import attempt_table
 from responses.admin import cells
 from responses.webhooks import services
 from responses.webhooks.events import EVENT_TYPES
@@ -414,8 +414,4 @@ class DeliveryAdmin(LogAdmin, TeamScoped):
         lambda delivery: f"{delivery.next_attempt_at:%Y-%m-%d %H:%M:%S} UTC" if delivery.next_attempt_at else "–",
     )
 
-    @display(description="Attempts")
-    def attempt_table(self, delivery: WebhookDelivery) -> SafeString:
-        # The history is stored oldest first.
-        attempts = list(reversed(delivery.history))
-        return render_to_string("admin/responses/webhookendpoint/attempts.html", {"attempts": attempts})
+    attempt_table = column("Attempts", lambda delivery: attempt_table(delivery.history))

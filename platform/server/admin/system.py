@@ -12,7 +12,7 @@ import re
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -29,7 +29,9 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.utils.html import format_html
 
+from console.tables import Cell, Column, Table
 from console.widgets import size
 from containers import services as containers
 from core.clock import now
@@ -37,6 +39,7 @@ from core.db.database import database_conninfo
 from core.work import heartbeats, task_runs
 from core.work.heartbeats import Heartbeat
 from core.work.notifications import blocking_client
+from core.work.task_runs import TaskRun
 from responses.admin import configuration
 from responses.admin.live import queries
 from responses.models.batches import OPEN_BATCHES, Batch
@@ -146,8 +149,56 @@ def _known_migrations() -> frozenset[tuple[str, str]]:
 # -- processes and queues ----------------------------------------------------------------------------------------------
 
 
+def _code(text: str) -> Cell:
+    return format_html('<code class="c-code">{}</code>', text)
+
+
+def _bad(text: str) -> Cell:
+    return format_html('<span class="c-sys-bad">{}</span>', text)
+
+
+def _at(moment: datetime | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    return f"{moment.astimezone(UTC):{form}}" if moment else "–"
+
+
+_PROCESSES: Sequence[Column[dict[str, Any]]] = (
+    Column("Kind", lambda row: row["kind"]),
+    Column("Process", lambda row: _code(row["name"])),
+    Column("Load", lambda row: row["load"] or "–" if "load" in row else _bad("owns leases, no heartbeat")),
+    Column("Event-loop lag", lambda row: row.get("lag") or "–", is_number=True),
+    Column("Database connections", lambda row: row.get("pool") or "–", is_number=True),
+    Column("Leases", lambda row: str(row["leases"]), is_number=True),
+    Column("Version", lambda row: row.get("version") or "–"),
+    Column("Started (UTC)", lambda row: _at(row.get("started_at"))),
+    Column("Last heartbeat (UTC)", lambda row: _at(row.get("last_heartbeat_at"), "%H:%M:%S")),
+)
+_RESTARTS: Sequence[Column[dict[str, Any]]] = (
+    Column("Process", lambda row: row["name"]),
+    Column("Restarts", lambda row: str(row["restarts"]), is_number=True),
+    Column("Last end", lambda row: row["last_end"] or "–"),
+    Column("Ended (UTC)", lambda row: _at(_moment(row["last_end_at"]))),
+    Column(
+        "Next start (UTC)",
+        lambda row: _bad(_at(moment, "%H:%M:%S")) if (moment := _moment(row["next_start_at"])) else "running",
+    ),
+)
+_TASKS: Sequence[Column[tuple[str, str, TaskRun | None]]] = (
+    Column("Task", lambda row: _code(row[0])),
+    Column("Every", lambda row: row[1], is_number=True),
+    Column("Last run (UTC)", lambda row: _at(_moment(row[2].ended_at)) if row[2] else "–"),
+    Column("Duration", lambda row: f"{row[2].seconds:,.2f} s" if row[2] else "–", is_number=True),
+    Column("Result", lambda row: "–" if row[2] is None else "succeeded" if row[2].succeeded else _bad("failed")),
+)
+_QUEUES: Sequence[Column[dict[str, Any]]] = (
+    Column("Queue", lambda row: row["name"]),
+    Column("Waiting", lambda row: row["count"], is_number=True),
+    Column("Oldest (UTC)", lambda row: _at(row["since"])),
+    Column("Note", lambda row: row["note"]),
+)
+
+
 def processes() -> dict[str, Any]:
-    """Return the processes with a heartbeat, and the owners of leases without one.
+    """Return the table of processes with a heartbeat, and of owners of leases without one.
 
     `is_known` is False if Redis does not answer; then only owners of leases are listed. `missing` are the kinds of
     process that must run but have no heartbeat.
@@ -173,28 +224,22 @@ def processes() -> dict[str, Any]:
     missing = [] if beats is None else [kind for kind in ("worker", "beat") if kind not in kinds]
     # The remaining owners have no heartbeat: they have died, or cannot reach Redis. Their leases will expire.
     for name, count in leases.items():
-        rows.append({"kind": "unknown", "name": name, "leases": count, "has_no_heartbeat": True})
-    return {"rows": rows, "is_known": beats is not None, "missing": missing}
+        rows.append({"kind": "unknown", "name": name, "leases": count})
+    table = Table(title="Processes", columns=_PROCESSES, rows=rows)
+    return {"table": table, "is_known": beats is not None, "missing": missing}
 
 
-def restarts() -> list[dict[str, Any]]:
-    """Return the processes that `manage.py up` keeps running, with their restarts; empty without it."""
+def restarts() -> Table[dict[str, Any]] | None:
+    """Return the processes that `manage.py up` keeps running, with their restarts; None without it."""
     try:
         status = json.loads((settings.STATE_DIR / "processes.json").read_bytes())
         # The file of a supervisor that was killed still exists.
         os.kill(status["supervisor"], 0)
-        return [
-            {
-                "name": process["name"],
-                "restarts": process["restarts"],
-                "last_end": process["last_end"],
-                "last_end_at": _moment(process["last_end_at"]),
-                "next_start_at": _moment(process["next_start_at"]),
-            }
-            for process in status["processes"]
-        ]
+        names = ("name", "restarts", "last_end", "last_end_at", "next_start_at")
+        rows = [{name: process[name] for name in names} for process in status["processes"]]
     except (OSError, ValueError, KeyError, TypeError):
-        return []
+        return None
+    return Table(title="Restarts", columns=_RESTARTS, rows=rows)
 
 
 def _moment(seconds: float | None) -> datetime | None:
@@ -221,27 +266,21 @@ def _pool(load: Mapping[str, int] | None) -> str:
     return f"{load['used']:,} of {load['max']:,}{waiting}"
 
 
-def tasks() -> list[dict[str, Any]]:
+def tasks() -> Table[Any]:
     """Return the periodic tasks with their interval and their latest run, if it is known."""
     latest = task_runs.latest() or {}
-    rows = []
-    for entry in settings.CELERY_BEAT_SCHEDULE.values():
-        name = str(entry["task"])
-        run = latest.get(name)
-        rows.append(
-            {
-                "name": name,
-                "every": f"{entry['schedule']:,.0f} s",
-                "ended_at": datetime.fromtimestamp(run.ended_at, UTC) if run else None,
-                "seconds": f"{run.seconds:,.2f} s" if run else "–",
-                "has_failed": run is not None and not run.succeeded,
-            }
-        )
-    return sorted(rows, key=lambda row: str(row["name"]))
+    schedule = {str(entry["task"]): entry["schedule"] for entry in settings.CELERY_BEAT_SCHEDULE.values()}
+    rows = [(name, f"{schedule[name]:,.0f} s", latest.get(name)) for name in sorted(schedule)]
+    return Table(title="Periodic tasks", columns=_TASKS, rows=rows)
 
 
-def queues() -> list[dict[str, Any]]:
-    """Return the lengths of all queues, counted up to `MAX_COUNT`, each with the time of its oldest entry."""
+def queues() -> Table[dict[str, Any]]:
+    """Return the lengths of all queues, with the times of their oldest entries."""
+    return Table(title="Queues", columns=_QUEUES, rows=_queues())
+
+
+def _queues() -> list[dict[str, Any]]:
+    # Counted up to `MAX_COUNT`.
 
     def queue(name: str, waiting: int | None, note: str, since: datetime | None = None) -> dict[str, Any]:
         count = "–" if waiting is None else f"{waiting:,}" + ("+" if waiting >= MAX_COUNT else "")
@@ -330,7 +369,7 @@ ORDER BY query_start LIMIT 10
 """
 
 
-def slow_queries() -> dict[str, Any]:
+def slow_queries() -> Table[tuple[str, ...]]:
     """Return the statements that took most time if `pg_stat_statements` is installed, else those running for a second.
 
     Literals are replaced, as they may be content of teams.
@@ -339,11 +378,21 @@ def slow_queries() -> dict[str, Any]:
         cursor.execute("SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_stat_statements')")
         (has_statistics,) = cursor.fetchone()
     if has_statistics and (statements := _slow_statements()) is not None:
-        return {"heads": ("Statement", "Calls", "Total", "Mean", "Longest"), "rows": statements}
+        return _statements("Statement", "Calls", "Total", "Mean", "Longest", rows=statements)
     with connection.cursor() as cursor:
         cursor.execute(_LONG_QUERIES)
         running = [(_shown_query(query), f"{seconds:,.1f} s", wait) for query, seconds, wait in cursor.fetchall()]
-    return {"heads": ("Statement running for more than a second", "Since", "Waits for"), "rows": running}
+    return _statements("Statement running for more than a second", "Since", "Waits for", rows=running)
+
+
+def _statements(*titles: str, rows: Sequence[tuple[str, ...]]) -> Table[tuple[str, ...]]:
+    """Return a table whose first column is SQL."""
+
+    def cell(index: int, row: tuple[str, ...]) -> Cell:
+        return row[index] or "–" if index else _code(row[index])
+
+    columns = [Column(title, partial(cell, index)) for index, title in enumerate(titles)]
+    return Table(title="Slow queries", columns=columns, rows=rows)
 
 
 def _slow_statements() -> list[tuple[str, ...]] | None:
@@ -364,21 +413,21 @@ def _shown_query(query: str) -> str:
     return _LITERALS.sub("?", " ".join(query.split()))[:_QUERY_LENGTH]
 
 
-def tables() -> list[dict[str, Any]]:
+_LARGEST: Sequence[Column[tuple[Any, ...]]] = (
+    Column("Table", lambda row: _code(row[0])),
+    Column("Rows (estimated)", lambda row: f"{row[1]:,}", is_number=True),
+    Column("Table", lambda row: size(row[2]), is_number=True),
+    Column("Indexes", lambda row: size(row[3]), is_number=True),
+    Column("Dead rows", lambda row: f"{row[4]:,}", is_number=True),
+    Column("Last vacuum (UTC)", lambda row: _at(row[5], "%Y-%m-%d %H:%M")),
+)
+
+
+def tables() -> Table[tuple[Any, ...]]:
     """Return the largest tables with the planner's row estimate and their sizes on disk."""
     with connection.cursor() as cursor:
         cursor.execute(_SIZES, [_TABLES])
-        return [
-            {
-                "name": name,
-                "rows": f"{rows:,}",
-                "table": size(table),
-                "indexes": size(indexes),
-                "dead": f"{dead:,}",
-                "vacuumed": vacuumed,
-            }
-            for name, rows, table, indexes, dead, vacuumed in cursor.fetchall()
-        ]
+        return Table(title="Largest tables", columns=_LARGEST, rows=cursor.fetchall())
 
 
 # -- Redis -------------------------------------------------------------------------------------------------------------
