@@ -403,6 +403,21 @@ class ConsoleAdmin(ModelAdmin):
             raise Http404
         return found
 
+    # Django checks the permission for the whole model first. A read-only model would answer 403 to an unknown id, and a
+    # history would tell by 403 which ids exist. The page of an object is read more often, and answers 404 itself.
+    def change_view(self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None) -> Any:
+        if request.method == "POST":
+            self.get_or_404(request, object_id)
+        return super().change_view(request, object_id, form_url, extra_context)
+
+    def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> Any:
+        self.get_or_404(request, object_id)
+        return super().delete_view(request, object_id, extra_context)
+
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> Any:
+        self.get_or_404(request, object_id)
+        return super().history_view(request, object_id, extra_context)
+
     def render(self, request: HttpRequest, template: str, title: str, **context: Any) -> TemplateResponse:
         """Render a page below the model's list."""
         frame = {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media, "title": title}

@@ -348,6 +348,7 @@ class ResponseAdmin(ChosenColumns, ResponseActions, RowPages):
 
     # -- the page of a response ----------------------------------------------------------------------------------------
 
+    @override
     @method_decorator(require_safe)
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None

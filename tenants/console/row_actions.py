@@ -15,7 +15,7 @@ the list, and into `selection_actions` for the rows that are selected there.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import messages
@@ -90,6 +90,8 @@ class RowAction:
     variant: ActionVariant = ActionVariant.DEFAULT
     list_roles: Roles = ADMINISTRATORS_ONLY
     done: str = ""
+    # Otherwise a template would call it as a decorator instead of reading its title.
+    do_not_call_in_templates: ClassVar[bool] = True
 
     def __call__(self, perform: Callable[..., HttpResponse | None]) -> Callable[..., HttpResponse]:
         """Return the view of the action, with the attributes that Unfold reads."""

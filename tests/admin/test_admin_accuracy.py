@@ -126,7 +126,9 @@ def test_a_retry_may_use_another_model(
     services.create_key(team=caller.team, spec=services.KeySpec(name="other"))
     first = api.create(model=script.say("One").model, input="Hi")
     confirm = text(developer.get(f"{LIST}{first['id']}/retry/"))
-    assert f'name="model" list="models" maxlength="200" value="{script.model}"' in confirm
+    (field,) = re.findall('<input[^>]* name="model"[^>]*>', confirm)
+    assert f'value="{script.model}"' in field
+    assert 'list="models"' in field
     with upstream.script() as other:
         answer = developer.post(f"{LIST}{first['id']}/retry/", {"model": other.say("Two").model})
         other.wait_for_call()

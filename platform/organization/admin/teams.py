@@ -153,6 +153,7 @@ class TeamAdmin(AuditedAdmin, TeamScoped):
         ]
         return [*own, *super().get_urls()]
 
+    @override
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:

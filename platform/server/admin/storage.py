@@ -84,6 +84,7 @@ class StoredObjectAdmin(LogAdmin, TeamScoped):
         """Return the content by title. Only called for viewers who may read it."""
         return {}
 
+    @override
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:

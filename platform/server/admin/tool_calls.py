@@ -209,6 +209,7 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
 
     # -- one call ------------------------------------------------------------------------------------------------------
 
+    @override
     @method_decorator(require_safe)
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None

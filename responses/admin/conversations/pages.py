@@ -317,6 +317,7 @@ class ConversationAdmin(RowPages):
         changelist.result_list = rows
         return changelist
 
+    @override
     @method_decorator(require_safe)
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
