@@ -24,7 +24,7 @@ def get_running_container(*, principal: Principal, container_id: str, param: str
 
 
 def get_container_file(*, container: Container, file_id: str) -> ContainerFile:
-    """Return a file of a container from this module. Raises NotFound for an unknown id."""
+    """Return a file of a container that this module has returned. Raises NotFound for an unknown id."""
     found = selectors.find_container_file(container=container, file_id=file_id)
     if found is None:
         raise selectors.unknown_container_file(file_id)

@@ -1,4 +1,4 @@
-"""Containers and the files seen in them. The processes and the content of the files belong to the sandbox service."""
+"""Containers and the known files in them. Processes and file contents are kept by the sandbox service."""
 
 from datetime import datetime, timedelta
 
@@ -24,7 +24,7 @@ def container_file_id() -> str:
 
 
 class Container(TeamRow):
-    """An isolated environment where code runs. It exists until it was idle for a while or is deleted."""
+    """An isolated environment where code runs. It ends when it is deleted or has been idle for some time."""
 
     id = IdField(default=container_id)
     api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)

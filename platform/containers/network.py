@@ -1,8 +1,8 @@
-"""Proxy of the containers that may use a network: it tunnels their connections to the domains that are allowed.
+"""Proxy for containers with network access: tunnels their connections to the allowed domains.
 
-Containers have no network. Their proxy is a socket whose connections the sandbox service passes on to the process that
-made the call, and only while the call runs. That process checks the domain and connects under the rules of
-`core.egress`.
+A container itself has no network, only a socket. While a call runs in the container, the sandbox service passes the
+connections to this socket on to the process that made the call. That process checks the domain and connects under the
+rules of `core.egress`.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _CONNECT = re.compile(rb"CONNECT ([A-Za-z0-9.-]{1,253}):([0-9]{1,5}) HTTP/1\.[01
 async def open_network(
     client: SandboxClient, container: str, *, domains: Collection[str], egress: Egress
 ) -> AsyncIterator[None]:
-    """Let the programs of a container reach these domains within the block."""
+    """Let the programs of a container connect to these domains inside the `async with` block."""
     if not domains:
         yield
         return
@@ -59,7 +59,7 @@ async def _accept(client: SandboxClient, container: str, domains: Collection[str
             tunnels.add(tunnel)
             tunnel.add_done_callback(tunnels.discard)
     except (ContainerGone, SandboxUnavailable):
-        # The call that runs at the same time fails for the same reason, and reports it.
+        # The call in the container fails for the same reason and reports the error.
         return
     finally:
         for tunnel in tunnels:

@@ -58,7 +58,7 @@ def check_policy(policy: NetworkPolicy | None, *, param: str) -> list[str]:
 
 
 def permitted(domains: Sequence[str]) -> list[str]:
-    """Return the domains that the operator still allows; the setting may have changed since the policy was accepted."""
+    """Return the given domains that the operator allows now: the setting may have changed since the request."""
     allowed = settings.CONTAINER_ALLOWED_DOMAINS
     return [domain for domain in domains if ANY_DOMAIN in allowed or domain in allowed]
 

@@ -1,4 +1,4 @@
-"""Writes: creation, use and deletion of containers. The sandbox service runs them; rows record their known state."""
+"""Creation, use and deletion of containers. The sandbox service runs them; their rows record the last known state."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -95,7 +95,7 @@ def _unavailable(reason: Exception, *, param: str | None = None) -> ApiError:
 
 @contextmanager
 def _reported() -> Iterator[None]:
-    """Report a service that does not answer as an error of the request."""
+    """Convert `SandboxUnavailable` into an error for the client."""
     try:
         yield
     except SandboxUnavailable as missing:
@@ -176,7 +176,7 @@ async def create_container(
 
 
 async def mount_skills(*, container: Container, skills: Sequence[MountableSkill]) -> None:
-    """Mount skills in a container, except those that it already has. A skill replaces another one of its name."""
+    """Mount skills in a container, unless they are mounted already. A skill replaces another one with the same name."""
     present = {skill["name"]: skill for skill in container.skills}
     missing = [skill for skill in skills if present.get(skill.name) != skill.shown()]
     for skill in missing:
@@ -322,9 +322,9 @@ def _mark_lost(container: Container) -> None:
 
 
 async def _sync_files(container: Container, *, source: FileSource) -> _Changes:
-    """Record the files that are in the container now, which counts as activity.
+    """Record the current files of the container, and the time as its last activity.
 
-    Returns the new or changed files, and the files that are gone.
+    Returns the new or changed files, and the files that no longer exist.
     """
     entries = await _send(container, lambda client: client.files(container.pk))
     return await in_db_thread(lambda: _record_files(container, entries, source, now()))

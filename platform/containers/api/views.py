@@ -1,4 +1,4 @@
-"""Endpoints of `/v1/containers`. Those that wait for the sandbox service are asynchronous."""
+"""Endpoints of `/v1/containers`. Methods that wait for the sandbox service are asynchronous."""
 
 import mimetypes
 from collections.abc import AsyncGenerator
