@@ -16,7 +16,7 @@ def get_skill(*, principal: Principal, skill_id: str) -> Skill:
 def get_version(
     *, principal: Principal, skill_id: str, version: str | None, with_archive: bool = False
 ) -> SkillVersion:
-    """Return a version of a skill of the caller's team, by default the default version. Raises NotFound."""
+    """Return a version of a skill of the caller's team; the default version for None. Raises NotFound."""
     skill = get_skill(principal=principal, skill_id=skill_id)
     found = selectors.find_version(skill=skill, version=version, with_archive=with_archive)
     if found is None:

@@ -33,7 +33,7 @@ _MAX_FRONT_MATTER = 16 * 1024
 _FRONT_MATTER = re.compile(r"\ufeff?---[ \t]*\r?\n(.*?)^---[ \t]*\r?$", re.DOTALL | re.MULTILINE)
 _ZIP_BEGINNINGS = (b"PK\x03\x04", b"PK\x05\x06")
 _ZIP_ENTRY = b"PK\x01\x02"
-# Folders, clutter and archives within the archive count as well.
+# More than MAX_FILES, because folders and ignored files such as `.DS_Store` are entries too.
 _MAX_ENTRIES = 10 * MAX_FILES
 # A fixed time, so that the same files always become the same archive.
 _TIME = (1980, 1, 1, 0, 0, 0)
@@ -42,7 +42,7 @@ _CLUTTER = re.compile(r"(^|/)(__MACOSX/|\.DS_Store$|Thumbs\.db$)")
 
 
 class _Loader(yaml.SafeLoader):
-    """Loads YAML without aliases: a few lines of them, and of merge keys, grow to gigabytes."""
+    """YAML loader that rejects aliases: a few lines with aliases and merge keys can expand to gigabytes."""
 
     @override
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -64,7 +64,7 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleFile:
-    """One file, with its path from the top-level folder on."""
+    """A file of a bundle. `path` starts with the top-level folder."""
 
     path: str
     content: bytes = field(repr=False)
@@ -198,12 +198,12 @@ def _invalid(param: str, reason: str) -> InvalidValue:
 
 
 def compute_archive(content: bytes, param: str) -> bytes:
-    """Return the bundle of an archive, or its error, as JSON in the first line."""
+    """Read a bundle from an archive. Return its properties or the error as a line of JSON, followed by its archive."""
     return _result(lambda: read_archive(content, param=param))
 
 
 def compute_files(files: list[tuple[str, bytes, bool]], param: str) -> bytes:
-    """Return the bundle of files, or its error, as JSON in the first line."""
+    """Read a bundle from files. Return its properties or the error as a line of JSON, followed by its archive."""
     listed = (BundleFile(path=path, content=content, is_executable=flag) for path, content, flag in files)
     return _result(lambda: read_files(listed, param=param))
 

@@ -19,7 +19,7 @@ def skill_version_id() -> str:
 
 
 class Skill(TeamRow):
-    """A skill. `name` and `description` are those of its default version."""
+    """A skill. `name` and `description` are copied from its default version."""
 
     id = IdField(default=skill_id)
     api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
@@ -27,7 +27,7 @@ class Skill(TeamRow):
     description = models.CharField(max_length=1024)
     default_version = models.PositiveIntegerField(default=1)
     latest_version = models.PositiveIntegerField(default=1)
-    # Versions are numbered once: a number that was deleted must not come back with other files.
+    # The highest number ever used: the number of a deleted version must not be used again for other files.
     last_number = models.PositiveIntegerField(default=1)
     created_at = models.DateTimeField(default=now)
 

@@ -1,4 +1,4 @@
-"""Reader of bundles in the pool of computations: a small archive can take much time and memory."""
+"""Reads bundles in the process pool, because even a small archive can take much time and memory."""
 
 import json
 from collections.abc import Iterable
@@ -13,24 +13,24 @@ _MIB = 1024 * 1024
 _ARCHIVE = Computation(
     function=f"{bundles.__name__}:compute_archive",
     imports=("yaml", "zipfile"),
-    # Compressing 64 MiB takes 4 s, and longer on the clock if the machine is busy.
+    # Compressing 64 MiB takes 4 s of CPU time.
     cpu_seconds=20,
     seconds=60.0,
-    # The input twice, the files, and the new archive, beside 200 MiB of the interpreter and its libraries.
+    # For two copies of the input, the files and the new archive, in addition to 200 MiB for Python and its libraries.
     memory=768 * _MIB,
-    # Files that cannot be compressed take a little more as an archive.
+    # An archive of files that cannot be compressed is a little larger than the files.
     result=MAX_TOTAL_BYTES + 8 * _MIB,
 )
 _FILES = replace(_ARCHIVE, function=f"{bundles.__name__}:compute_files")
 
 
 async def read_archive(content: bytes, *, param: str, waits: bool = False) -> Bundle:
-    """Read a bundle from a zip archive. Raises InvalidValue, and Overloaded unless it `waits`."""
+    """Read a bundle from a zip archive. Raises InvalidValue, and Overloaded if the pool is busy and not `waits`."""
     return await _read(_ARCHIVE, content, param, waits=waits)
 
 
 async def read_files(files: Iterable[BundleFile], *, param: str) -> Bundle:
-    """Read a bundle from its files. Raises InvalidValue and Overloaded."""
+    """Read a bundle from its files. Raises InvalidValue, and Overloaded if the pool is busy."""
     listed: list[list[object]] = [[file.path, file.content, file.is_executable] for file in files]
     return await _read(_FILES, listed, param, waits=False)
 

@@ -1,4 +1,4 @@
-"""Skills as requests name them: by reference to `/v1/skills`, or inline as a zip archive."""
+"""Skills in requests: a reference to a skill of `/v1/skills`, or an inline zip archive."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -10,8 +10,8 @@ from core.http.wire import BY_TYPE, Wire
 from skills.bundle import MAX_DESCRIPTION, MAX_NAME, NAME
 
 MAX_SKILLS = 50
-# In characters of base64. The archive is part of the stored response and of its events; larger skills are uploaded
-# once instead.
+# In characters of base64. Limited because the archive is part of the stored response and of its events. Larger skills
+# have to be uploaded to `/v1/skills`.
 MAX_INLINE = 4 * 1024 * 1024
 
 
@@ -47,7 +47,7 @@ Skills = Annotated[
 
 
 def instructions(skills: Sequence[Mapping[str, Any]]) -> str:
-    """Return the instructions that list name, path and description of each skill; empty without skills."""
+    """Return instructions with the name, path and description of each skill; an empty string without skills."""
     if not skills:
         return ""
     lines = [f"- {skill['name']} in {skill['path']}: {skill['description']}" for skill in skills]

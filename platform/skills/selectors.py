@@ -40,7 +40,10 @@ def list_versions(*, skill: Skill, page: PageRequest) -> Page[SkillVersion]:
 
 
 def find_version(*, skill: Skill, version: str | None, with_archive: bool = False) -> SkillVersion | None:
-    """Return a version by number, or `latest`, or the default for None. Its archive is loaded only if asked for."""
+    """Return the version with this number, the newest for `latest`, or the default one for None. None if unknown.
+
+    The archive is loaded only `with_archive`.
+    """
     rows = SkillVersion.objects.filter(skill=skill) if with_archive else _versions(skill)
     match version:
         case None:

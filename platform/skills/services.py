@@ -36,7 +36,7 @@ class MountableSkill:
     archive: bytes = field(repr=False)
 
     def shown(self) -> dict[str, str]:
-        """Return the skill's fields that are stored with a container and shown to a model."""
+        """Return the fields that are stored with a container and shown to a model."""
         path = f"{MOUNTED_AT}/{self.name}"
         return {"name": self.name, "description": self.description, "path": path, "sha256": self.sha256}
 
@@ -73,7 +73,7 @@ def create_version(*, principal: Principal, skill: Skill, bundle: Bundle, is_def
 
 
 def set_default_version(*, principal: Principal, skill: Skill, version: str) -> Skill:
-    """Change the default version of a skill. Raises NotFound for a version that it does not have."""
+    """Change the default version of a skill. Raises NotFound if the skill has no such version."""
     with scope.team(principal.team_id):
         row = _locked(skill)
         found = selectors.find_version(skill=row, version=version)
@@ -87,7 +87,7 @@ def set_default_version(*, principal: Principal, skill: Skill, version: str) -> 
 
 
 def delete_skill(*, principal: Principal, skill: Skill) -> None:
-    """Delete a skill with all of its versions. Containers keep the files that they have."""
+    """Delete a skill with all of its versions. Files that are mounted in containers remain."""
     with scope.team(principal.team_id):
         row = _locked(skill, no_key=False)
         audit_call(principal, "skill.deleted", row.pk, before={"name": row.name})
@@ -95,7 +95,7 @@ def delete_skill(*, principal: Principal, skill: Skill) -> None:
 
 
 def delete_version(*, principal: Principal, skill: Skill, version: str) -> SkillVersion:
-    """Delete a version; with the only version, the skill is deleted. Raises NotFound.
+    """Delete a version, and the skill too if it was the only version. Raises NotFound.
 
     Raises InvalidValue for the default version of a skill that has others.
     """
@@ -127,7 +127,7 @@ async def find_mountable(
 ) -> list[MountableSkill]:
     """Return the skills that a request names, in order. Raises NotFound or InvalidValue with the index in `param`.
 
-    Raises Overloaded if too many archives wait to be read, unless it `waits` with them.
+    Raises Overloaded if too many archives are waiting to be read, unless `waits` is true.
     """
     found: list[MountableSkill] = []
     for index, wanted in enumerate(skills):
