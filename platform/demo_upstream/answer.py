@@ -18,7 +18,10 @@ SENTENCES = {"none": 0, "minimal": 1, "low": 1, "medium": 2}
 
 
 class GeneratedToken(NamedTuple):
-    """One token of a field of the message. The first token of each tool call, with number `call`, `opens` it."""
+    """A token of a field of the message. `call` is the index of the tool call that it belongs to.
+
+    `opens` has the id and the name of the call, in its first token only.
+    """
 
     field: str
     text: str
@@ -65,7 +68,7 @@ class Answer:
                 calls.append({"id": token.opens["id"], "type": "function", "function": function})
             elif token.field == "tool_calls":
                 calls[-1]["function"]["arguments"] += token.text
-        # Calls have no content.
+        # A message with tool calls has no content.
         message: Wire = {"role": "assistant", "content": None if calls else texts.get("content", ""), "refusal": None}
         message |= {"reasoning_content": texts["reasoning_content"]} if "reasoning_content" in texts else {}
         message |= {"tool_calls": calls} if calls else {}
@@ -78,7 +81,7 @@ class Answer:
         return {**self._head, "object": "chat.completion", "choices": [choice], "usage": self._usage()}
 
     def word(self, position: int) -> Wire:
-        """Return the chunk of a token."""
+        """Return the chunk with the token at a position."""
         token = self.tokens[position]
         delta: Wire = {token.field: token.text}
         if token.opens is not None:
@@ -98,7 +101,7 @@ class Answer:
     def chunk(self, delta: Wire, *, logprobs: Wire | None = None, finish_reason: str | None = None) -> Wire:
         """Return a chunk."""
         choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
-        # OpenAI sends a null usage in every chunk but the last of a stream that was asked for it.
+        # If the client requests usage, OpenAI sends a null `usage` in every chunk except the last.
         usage = {"usage": None} if self._includes_usage else {}
         return {**self._head, "object": "chat.completion.chunk", "choices": [choice], **usage}
 

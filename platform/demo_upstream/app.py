@@ -46,7 +46,7 @@ def create_app() -> web.Application:
 async def running(*, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
     """Serve inside the `async with` and yield the base URL, with the real port for port 0.
 
-    Open requests end with the context. Raises OSError if the port is in use.
+    Open requests are ended on exit. Raises OSError if the port is in use.
     """
     runner = web.AppRunner(create_app(), access_log=None, handler_cancellation=True, shutdown_timeout=PATIENCE)
     await runner.setup()
@@ -60,7 +60,7 @@ async def running(*, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[st
 
 @web.middleware
 async def _envelopes(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Return every error in OpenAI's format, including those of the HTTP server."""
+    """Return every error in OpenAI's format, including errors that aiohttp raises."""
     try:
         return await handler(request)
     except DemoApiError as error:

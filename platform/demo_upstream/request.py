@@ -36,7 +36,7 @@ class Strict(BaseModel):
 
 
 class DemoPart(Strict):
-    """A content part of a message. Of images, audio and files only the type is used."""
+    """A content part of a message. The content of images, audio and files is ignored."""
 
     type: Literal["text", "image_url", "input_audio", "file", "refusal"]
     text: str | None = None
@@ -203,7 +203,7 @@ class DemoChatRequest(Strict):
 
     @property
     def results(self) -> list[tuple[str, str]]:
-        """Tool messages at the end of the history, which have not been answered yet: name of the tool, and text."""
+        """Name of the tool and text of each tool message at the end of the history, which the model has to answer."""
         names = {call.id: call.function.name for message in self.messages for call in message.calls}
         latest = list(takewhile(lambda message: message.role == "tool", reversed(self.messages)))
         return [(names[message.tool_call_id or ""], message.text) for message in reversed(latest)]

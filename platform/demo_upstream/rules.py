@@ -1,4 +1,4 @@
-"""The rules of the demo: a table of small functions, of which the first with an answer wins.
+"""The rules of the demo: a table of small functions. The first one that returns a reply wins.
 
 To add a rule, write a function from a conversation to a reply or None and add it to the table. Names of rules are shown
 in reasoning.
@@ -60,7 +60,7 @@ WONDERS = re.compile(r"\b(?:who|what) are you\b|\bwhat can you do\b|\bhelp\b[?!.
 
 
 def reply(chat: DemoChatRequest) -> tuple[str, Reply]:
-    """Return the name of the rule that matched, and its answer, which ends as the instructions demand."""
+    """Return the name of the rule that matched, and its reply with the ending that the instructions demand, if any."""
     answers = ((rule.__name__, rule(chat)) for rule in RULES)
     name, answer = next((name, answer) for name, answer in answers if answer is not None)
     if not answer.calls and not answer.is_json:
@@ -74,7 +74,10 @@ def reply(chat: DemoChatRequest) -> tuple[str, Reply]:
 
 
 def calls_the_demanded_tool(chat: DemoChatRequest) -> Reply | None:
-    """Make the calls that `tool_choice` requires: of the given function, of those in the text, or of the first."""
+    """Make the calls that `tool_choice` requires: of the named function, or else of functions that the text names.
+
+    If the text names none, the first offered function is called.
+    """
     choice = chat.tool_choice
     if choice is None or choice.type in ("none", "auto"):
         return None
@@ -85,7 +88,7 @@ def calls_the_demanded_tool(chat: DemoChatRequest) -> Reply | None:
 
 
 def calls_the_named_tools(chat: DemoChatRequest) -> Reply | None:
-    """Call the offered tools that the user names, unless there are results already."""
+    """Call the offered tools that the user names, unless the history ends with results of tools."""
     calls = () if chat.results else tools.named(chat.asked, chat.functions)
     return _at_once(calls, chat) if calls else None
 

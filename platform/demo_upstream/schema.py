@@ -54,20 +54,20 @@ TRUE_WORDS = frozenset({"true", "yes", "on", "1"})
 
 
 class UnfillableError(Exception):
-    """No value can be generated for this schema; the message says which part is the reason."""
+    """No value can be generated for this schema. The message names the part of the schema that prevents it."""
 
 
 class Fill(Enum):
-    """Selection of the properties of an object to fill."""
+    """Choice of the properties of an object that are filled."""
 
     ALL = "all"
     """All properties, for documents."""
     NEEDED = "needed"
-    """Required properties and those that the text names, for function arguments; null where allowed."""
+    """Properties that are required or named in the text, for function arguments. Others are null where allowed."""
 
 
 def fill(schema: Node, *, values: TextValues, otherwise: str, extent: Fill) -> JsonValue:
-    """Return a value that is valid for `schema`. `otherwise` is the string if the text has no better one."""
+    """Return a value that is valid for `schema`. `otherwise` is used for strings for which the text has no value."""
     return _Filler(schema, values=values, otherwise=otherwise, extent=extent).value(schema, name="", depth=0)
 
 
@@ -80,7 +80,7 @@ class _Filler:
         self._nodes = 0
 
     def value(self, schema: JsonValue, *, name: str, depth: int) -> JsonValue:
-        """Return the value of a node. `name` is the property that it belongs to."""
+        """Return a value for a node of the schema. `name` is the property that has this schema."""
         self._nodes += 1
         if self._nodes > MOST_NODES or depth > DEEPEST:
             raise UnfillableError("the schema never ends")
@@ -184,7 +184,7 @@ class _Filler:
         if node.get("items") is not False:
             items = self._resolved(node.get("items", True))
             if depth <= DEEP and not set(items) - {"type", "title", "description"}:
-                # An array of plain strings or numbers takes the remaining ones of the text.
+                # An array of plain strings or numbers gets all remaining strings or numbers of the text.
                 offered = self._values.remaining(str(items.get("type")))
                 values += offered[: int(min(most - len(values), len(offered)))]
             while len(values) < max(least, 0 if depth > DEEP or leading else min(1, most)):
@@ -251,7 +251,7 @@ def _nearest(node: Node, *, wished: float, whole: bool) -> float:
 
 
 def _kinds(node: Node) -> list[str]:
-    """Return the types that a node allows, derived from its other keywords if it names none."""
+    """Return the types that a node allows. If it has no `type`, they are derived from its other keywords."""
     declared = node.get("type")
     kinds = [declared] if isinstance(declared, str) else [kind for kind in _listed(declared) if isinstance(kind, str)]
     if kinds:

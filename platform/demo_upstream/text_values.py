@@ -24,7 +24,7 @@ FILLER = re.compile(
 
 
 class _Text:
-    """The values not taken from a text yet; `loose` is the text without named and quoted values."""
+    """The values of a text that have not been used yet. `loose` is the text without named and quoted values."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -50,7 +50,7 @@ class _Text:
 
 
 class TextValues:
-    """The values of several texts. A text is used when the previous ones have no value left."""
+    """The values of several texts. A text is used when no value is left in the texts before it."""
 
     def __init__(self, *texts: str) -> None:
         self._texts = [_Text(text) for text in texts]
@@ -68,7 +68,7 @@ class TextValues:
         return self._first(lambda text: str(text.quoted.pop(0)) if text.quoted else None)
 
     def number(self, kind: type = object) -> float | None:
-        """Return the next number of a type, an int if it is written as one; others are skipped and stay available."""
+        """Return the next number of a type, as an int if it is written as one. Skipped numbers stay available."""
 
         def find(text: _Text) -> float | None:
             fitting = [position for position, number in enumerate(text.numbers) if isinstance(number, kind)]
@@ -77,7 +77,7 @@ class TextValues:
         return self._first(find)
 
     def remaining(self, kind: str) -> list[str | float]:
-        """Return all remaining values of a type of JSON schemas, from the first text that has some."""
+        """Return all remaining values of a JSON schema type, from the first text that has any."""
         for text in self._texts:
             numbers: list[str | float] = [
                 number for number in text.numbers if kind == "number" or isinstance(number, int)
@@ -94,7 +94,7 @@ class TextValues:
         return self._first(_Text.place)
 
     def subject(self) -> str | None:
-        """Return the words after "for", "about" or "with" in the first text, or else the rest of it."""
+        """Return the words after "for", "about" or "with" in the first text, or else its remaining words."""
         found = SUBJECT.search(self._texts[0].loose)
         before, words = None, (found[1] if found else self._texts[0].loose).strip()[:LONGEST_SUBJECT]
         while before != words:

@@ -50,7 +50,7 @@ def named(text: str, functions: Sequence[Function]) -> tuple[DemoCall, ...]:
 
 
 def call(function: Function, *, words: str, around: str = "") -> DemoCall:
-    """Return a call with arguments from its own `words`, else from the text `around`, else invented."""
+    """Return a call. Its arguments come from its own `words`, else from the text `around` it, or are invented."""
     given = _spelled_out(words)
     if given is not None:
         return DemoCall(name=function.name, arguments=given)
