@@ -23,7 +23,7 @@ _BAR_SHARE = 0.76
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One of the quantities of a chart. `url`: a list of the objects that it counts."""
+    """One of the quantities of a chart. `url` leads to a list of the counted objects."""
 
     name: str
     tone: str
@@ -32,7 +32,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartPoint:
-    """Values of all series at one point of time. `label`: short name for the axis; `url`: a list of objects."""
+    """Values of all series at one time. `label` is a short name for the axis, `url` leads to a list of objects."""
 
     name: str
     label: str
@@ -121,7 +121,7 @@ def stacked(
 ) -> Chart:
     """Return a chart of stacked bars, with the first series at the bottom.
 
-    The axis ends at a round number above the highest bar, or with the bar itself.
+    With `has_round_top` the axis ends at a round number above the highest bar, otherwise at the top of this bar.
     """
     highest = max((sum(value or 0 for value in point.values) for point in points), default=0)
     top = ceiling(highest) if has_round_top else highest
@@ -237,7 +237,7 @@ def _chart(
         table=[
             (point.name, ["–" if value is None else format_value(value) for value in point.values])
             for point in points
-            # Rows of zeros and gaps only would bury the others in the table.
+            # The table leaves out rows with only zeros and gaps: they would make the others hard to find.
             if any(point.values)
         ],
         lines=drawn,

@@ -1,7 +1,7 @@
 # mypy: allow-subclassing-any
-"""Filters of lists that stand for a condition: text boxes and drop-down lists, declared in one call each.
+"""List filters that produce one condition each: text boxes and drop-down lists, each declared by one call.
 
-A list applies the conditions itself, or a scanned list (`console.scans`) chooses the one that an index looks up.
+A normal list applies all conditions. A scanned list (`console.scans`) chooses one of them for an index lookup.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,11 +18,11 @@ from console.widgets import TimeFilter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexHint:
-    """The index that serves a filter. Of the active filters, a scan looks up the one with the lowest `rank`.
+    """The index that serves a filter. A scan looks up the active filter with the lowest `rank`.
 
     - `is_by_time`: the index returns its rows in order of time, so that the planner needs no sort.
-    - `is_for_rare_values`: the lookup pays off for rare values only, so a sample of the newest rows decides about it.
-    - `joins_every_lookup`: the condition is part of the lookup whichever index is chosen.
+    - `is_for_rare_values`: the lookup is only worthwhile for rare values; a sample of the newest rows decides if it is.
+    - `joins_every_lookup`: the condition is part of the lookup, no matter which index is chosen.
     """
 
     rank: int
@@ -32,7 +32,7 @@ class IndexHint:
 
 
 class ConditionFilter:
-    """Mixin for filters that stand for a condition. Comes before Unfold's filter class in the bases."""
+    """Mixin for filters that produce a condition. Has to precede Unfold's filter class in the list of bases."""
 
     lookup = ""
     index: IndexHint | None = None
@@ -57,7 +57,7 @@ class ConditionFilter:
 
 
 class TextConditionFilter(ConditionFilter, TextFilter):
-    """Text box; `condition_for` returns the condition for its text, or None for a text that is no valid value."""
+    """Text box. `condition_for` returns the condition for its text, or None if the text is not a valid value."""
 
     condition_for: Callable[[str], Q | None]
 
@@ -91,7 +91,7 @@ class ChoiceFilter(ConditionFilter, DropdownFilter):
 def text_filter(
     parameter: str, label: str, condition: Callable[[str], Q | None], *, hint: IndexHint | None = None
 ) -> type[TextConditionFilter]:
-    """Return a filter with a text box. `condition` returns None for a text that is no valid value."""
+    """Return a filter with a text box. `condition` returns None if the text is not a valid value."""
 
     class Filter(TextConditionFilter):
         title, parameter_name, index, condition_for = label, parameter, hint, staticmethod(condition)

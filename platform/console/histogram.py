@@ -10,7 +10,7 @@ from console.charts import ChartBar, ChartPoint, Series
 from console.widgets import compact
 
 MAX_BARS = 30
-# Labels begin at their bar. One that begins later would not fit on the plot of a narrow screen.
+# In percent of the plot. A label starts at its bar, and does not fit on a narrow screen if it starts further right.
 _LAST_MARK = 84
 MINUTE, HOUR, DAY = 60, 3600, 86400
 _BAR_SECONDS = (
@@ -41,8 +41,8 @@ class Histogram:
 
 
 def bar_seconds(since: datetime, until: datetime) -> int:
-    """Return the length of a bar, such that a range has at most `MAX_BARS` of them."""
-    # In whole seconds: the range was read a moment before, so that a day would be a little longer than 24 hours.
+    """Return the length of a bar in seconds, so that the range has at most `MAX_BARS` bars."""
+    # Without fractions of seconds, which would make a period of a day a little longer than 24 hours.
     shortest = int((until - since).total_seconds()) / MAX_BARS
     return next((seconds for seconds in _BAR_SECONDS if seconds >= shortest), _BAR_SECONDS[-1])
 

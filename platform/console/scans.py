@@ -1,7 +1,7 @@
 # mypy: allow-subclassing-any
 """Lists of tables with millions of rows: bounded scans, newest rows first, at most `SCAN_LIMIT` of them.
 
-One filter is looked up by its index (`IndexHint`), and the remaining ones are evaluated on the rows that it returns, in
+One filter is looked up in its index (`IndexHint`), and the other filters are evaluated on the rows of this lookup, in
 order of time. A search for something rare shows the matches among the newest rows and a link to continue from there. No
 combination of filters makes a page read millions of rows. The table has an index by `created_at`.
 """
@@ -28,8 +28,8 @@ from console.widgets import TimeFilter
 
 SCAN_LIMIT = 30_000
 """Rows that one page reads at most."""
-# A filter with 20 matches among the newest 20,000 rows is frequent: a scan in order of time fills a page without its
-# index.
+# A value with 20 matches among the newest 20,000 rows is frequent: a scan in order of time fills a page fast enough
+# without an index for the value.
 _SAMPLE_ROWS, _FREQUENT_MATCHES = 20_000, 20
 _SET_PLANNER = """
 SELECT set_config('enable_bitmapscan', %s, true), set_config('enable_seqscan', %s, true),
@@ -128,7 +128,7 @@ class UncountedPaginator(InfinitePaginator):
 
 
 class ScannedChangeList(ChangeList):
-    """List that reads its rows by a bounded scan: the filters of a request and, when they are used, the rows of a page.
+    """Change list that reads its rows by a bounded scan, and only when the rows of the page are used.
 
     One of the filters is a `TimeFilter` of `created_at`.
     """
@@ -158,7 +158,7 @@ class ScannedChangeList(ChangeList):
 
     @override
     def get_results(self, request: HttpRequest) -> None:
-        # Only plans the scan: a histogram and an export use the filters, but not the rows of a page.
+        # Only plans the scan: a histogram or an export needs the filters, but not the rows of the page.
         self.request = request
         self.page_num = max(1, self.page_num)
         self.span = next(spec for spec in self.filter_specs if isinstance(spec, TimeFilter))

@@ -1,4 +1,4 @@
-"""Tables: the columns are declared once, for a page and for its CSV file."""
+"""Tables whose columns are declared once, for the page and for its CSV file."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ Cell = SafeString | str
 class Column(Generic[Row]):
     """A column: its title, the cell of a row on a page, and the value of a row in a file.
 
-    Without `cell` it is in files only, without `value` on pages only.
+    A column without `cell` is in files only, a column without `value` on pages only.
     """
 
     title: str
@@ -30,7 +30,7 @@ class Column(Generic[Row]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table(Generic[Row]):
-    """Rows with their columns. `is_cut` is true if there are more rows; `css` are further classes."""
+    """Rows with their columns. `is_cut` is true if there are more rows; `css` has additional CSS classes."""
 
     title: str
     columns: Sequence[Column[Row]]
@@ -40,8 +40,8 @@ class Table(Generic[Row]):
 
     @classmethod
     def of(cls, title: str, columns: Sequence[Column[Any]], rows: "QuerySet[Any]", *, most: int) -> "Table[Any]":
-        """Read at most this number of rows."""
-        # One row more than shown, to learn without counting whether there are others.
+        """Return a table with the first `most` rows of a query set."""
+        # One row more than shown: its presence means that there are more, without counting them.
         found = list(rows[: most + 1])
         return cls(title=title, columns=columns, rows=found[:most], is_cut=len(found) > most)
 

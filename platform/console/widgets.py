@@ -185,7 +185,7 @@ def csv_file(name: str, rows: Iterable[Iterable[str]]) -> HttpResponse:
 
 
 def created_at_of(wire_id: str) -> datetime | None:
-    """Return the time in an id of `core.ids`; None for other strings."""
+    """Return the creation time that an id of `core.ids` contains; None for other strings."""
     _, _, digits = wire_id.partition("_")
     try:
         return datetime.fromtimestamp(int(digits[:12], 16) / 1000, UTC)
@@ -224,7 +224,7 @@ def id_column() -> Callable[[Any, Any], Any]:
 
 
 def created_near(wire_id: str) -> tuple[datetime, datetime] | None:
-    """Return the range of time in which objects with this id, or created by this request, were stored."""
+    """Return the time range in which objects with this id, or objects of the request with this id, were stored."""
     # A request id is created when the headers arrive, the objects after the body was read; uploads may be slow.
     moment = created_at_of(wire_id)
     return None if moment is None else (moment - timedelta(minutes=1), moment + timedelta(hours=1))
@@ -360,7 +360,7 @@ class ConsoleAdmin(ModelAdmin):
 
     actions: Any = None
     show_facets = admin.ShowFacets.NEVER
-    # Columns that no page reads, such as secrets, which would be decrypted for it.
+    # Columns that no page reads, such as secrets: decrypting them would be wasted work.
     list_defer: tuple[str, ...] = ()
     list_annotations: Mapping[str, Any] = {}
     # Relations that columns show. They are prefetched instead of joined, and `list_display` of a log contains no
@@ -370,7 +370,7 @@ class ConsoleAdmin(ModelAdmin):
 
     @property
     def media(self) -> forms.Media:
-        # Without the media of filters: Unfold adds it to all pages once a list was shown, even where it does not work.
+        # Without the media of filters: once a list was shown, Unfold adds them to all pages, even where they fail.
         return super(ModelAdmin, self).media  # type: ignore[no-any-return]  # Unfold has no types
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
@@ -452,7 +452,7 @@ class LogAdmin(ConsoleAdmin):
         return False
 
     def search_condition(self, request: HttpRequest, term: str) -> Q:
-        """Return the condition for the rows that a search finds: by default the one with this id."""
+        """Return the condition for the rows that a search finds: by default the row with this id."""
         return Q(pk=term)
 
     def get_search_results(
