@@ -1,7 +1,7 @@
-"""Limits and budgets: checked and reserved before work starts, settled with its actual usage.
+"""Limits and budgets: amounts are checked and reserved before work starts, and settled with its actual usage.
 
-One Lua script in Redis decides (`script.lua`); PostgreSQL has the rows from which its state is rebuilt. How it stays
-exact is described in docs/concepts/limits.md.
+One Lua script in Redis (`script.lua`) makes all decisions. Its state can be rebuilt from rows in PostgreSQL.
+docs/concepts/limits.md explains how the limits stay exact.
 """
 
 from limits.guard import (

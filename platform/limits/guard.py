@@ -1,4 +1,4 @@
-"""Reserve, settle and release: the calls to the script, the rebuild of its state, and the behaviour without Redis."""
+"""Reservation, settlement and release: calls of the script, rebuilds of its state, and the behaviour without Redis."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 5.0
 _POLL_SECONDS = 0.02
 _LOCK_MS = 5000
-# A process that has announced a rebuild and takes longer may have died.
+# If a rebuild takes longer than this, the process that announced it may have died.
 _WAIT_SECONDS = 1.0
 _RETRY_SECONDS = 2.0
 _ERRORS = metrics.REDIS_ERRORS.labels("limits")
@@ -45,8 +45,8 @@ _ERRORS = metrics.REDIS_ERRORS.labels("limits")
 async def reserve(principal: Principal, demand: Demand, *, reservation_id: str) -> Grant:
     """Check all limits and reserve the demand.
 
-    A grant that `needs_row` must be stored before its work starts. Raises `RateLimited`, `InsufficientQuota` or
-    `RequestTooLargeForLimit`, `PriceUnknown`, and `LimitsUnavailable` without Redis.
+    If the grant's `needs_row` is true, its row must be stored before the work starts. Raises `RateLimited`,
+    `InsufficientQuota`, `RequestTooLargeForLimit` or `PriceUnknown`, and `LimitsUnavailable` without Redis.
     """
     own = await _own(principal, demand.end_user)
     plan = _checked(principal, demand, make_plan(principal, demand, own, reservation_id=reservation_id))
@@ -54,9 +54,9 @@ async def reserve(principal: Principal, demand: Demand, *, reservation_id: str) 
 
 
 async def renew(grant: Grant, principal: Principal, demand: Demand) -> Grant:
-    """Repeat a reservation that could not be stored because the state was rebuilt. Takes nothing of the rates.
+    """Repeat a reservation that could not be stored because the state was rebuilt. Rates are not charged again.
 
-    Raises the same errors as `reserve`; after an error, nothing is reserved any more.
+    Raises the same errors as `reserve`. After an error nothing is reserved.
     """
     own = await _own(principal, demand.end_user)
     plan = _checked(principal, demand, make_plan(principal, demand, own, reservation_id=grant.id))
@@ -73,10 +73,10 @@ def reserve_sync(principal: Principal, demand: Demand, *, reservation_id: str) -
 async def settle(
     grant: Grant, *, tokens: int, cost: Decimal | None, at: datetime | None = None, keep: bool = False
 ) -> None:
-    """Replace the reserved tokens and amount by those that were used. Never fails: a lost settlement is repaired.
+    """Replace the reserved tokens and amount by the actual ones. Never fails: a lost settlement is repaired later.
 
-    Call it after the commit of the usage record, which also deletes the row, or sets its amount to zero if the run
-    continues (`keep`). `at` is the time of the record.
+    Call it after the transaction that stores the usage record. That transaction also deletes the reservation's row, or
+    sets its amount to zero if the run continues (`keep`). `at` is the time of the usage record.
     """
     if not _is_needed(grant):
         return
@@ -108,9 +108,9 @@ def settle_sync(grant: Grant, *, tokens: int, cost: Decimal | None, at: datetime
 
 
 async def release(grant: Grant) -> None:
-    """Release the reservation of a grant whose work was not done, or was settled as far as it was done.
+    """Release a reservation whose work was not done, or whose completed part is already settled.
 
-    The row, if it was stored, must have been deleted. Requests remain counted.
+    If its row was stored, the row must be deleted before. The request still counts for rate limits of requests.
     """
     await settle(grant, tokens=0, cost=None)
 
@@ -143,7 +143,7 @@ def status_sync(principal: Principal, end_user: str = "") -> LimitStatus:
 
 
 async def applying(principal: Principal, end_user: str = "") -> list[SubjectLimits]:
-    """Return the limits that apply to a request, for those that the script does not check, such as `files`."""
+    """Return the limits that apply to a request, for checks of those outside of the script, such as `files`."""
     return limits_of(principal, end_user, await _own(principal, end_user))
 
 
@@ -155,7 +155,7 @@ def applying_sync(principal: Principal, end_user: str = "") -> list[SubjectLimit
 async def rebuild(team_id: str) -> None:
     """Load the state of a team from PostgreSQL. Raises `redis.RedisError`."""
     token, lock = new_id("rebuild"), script.state_keys(team_id)[2]
-    # Set before the rows are read: the script lists settlements from this moment on, for the load.
+    # Set before the rows are read: from now on, the script records settlements, which it applies to the loaded state.
     await script.loop_client().set(lock, token, px=_LOCK_MS)
     document = await in_db_thread(lambda: read_state(team_id))
     await script.arun(team_id, (), {**document, "token": token})
@@ -197,7 +197,7 @@ async def _run(plan: Plan, op: str, *, after: int) -> script.Reply:
         lock = script.state_keys(team_id)[2]
         if time.monotonic() > deadline:
             raise redis.TimeoutError("the state of the limits could not be rebuilt in time")
-        # One process rebuilds, and the others wait. Only for speed: the epochs order several rebuilds.
+        # One process rebuilds while the others wait. This only saves work: epochs keep concurrent rebuilds correct.
         has_lock = await script.loop_client().set(lock, "", nx=time.monotonic() < waits_until, px=_LOCK_MS)
         if not has_lock:
             await asyncio.sleep(_POLL_SECONDS)

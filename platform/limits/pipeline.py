@@ -1,7 +1,7 @@
-"""A connection to Redis that the requests of an event loop share: each sends at once, and replies come in order.
+"""A Redis connection that all requests of an event loop share: commands are sent at once, and replies come in order.
 
-The client library takes a connection from a pool for each call and reads its reply in several steps, which cost 110 µs
-of CPU where this takes 20, and each request calls Redis twice for its limits.
+For each call, the client library takes a connection from a pool and reads the reply in several steps. That costs 110 µs
+of CPU instead of 20 µs here, and each request calls Redis twice for its limits.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ def _error(message: str) -> redis.RedisError:
 
 
 class Pipeline:
-    """A connection that is opened by the first call, and again by the next one after it was lost."""
+    """A connection that is opened by the first call. If it is lost, the next call opens a new one."""
 
     def __init__(self, parameters: Mapping[str, Any], *, seconds: float) -> None:
         self._parameters, self._seconds = parameters, seconds
@@ -92,7 +92,7 @@ class Pipeline:
             async with asyncio.timeout(self._seconds):
                 return await self._send(await self._open(), arguments)
         except TimeoutError as error:
-            # Later replies could belong to any call.
+            # The missing reply may still arrive, so it would be unclear to which call a later reply belongs.
             if self._replies is not None and self._replies.transport is not None:
                 self._replies.transport.abort()
             raise redis.TimeoutError("Redis did not answer in time.") from error
@@ -100,7 +100,7 @@ class Pipeline:
             raise redis.ConnectionError(str(error)) from error
 
     async def _open(self) -> _Replies:
-        # Not only for speed: commands of others must not be sent before AUTH.
+        # `_replies` is set only when the connection is ready: other calls must not send commands before AUTH.
         if self._replies is not None and self._replies.transport is not None:
             return self._replies
         async with self._opening:

@@ -24,7 +24,7 @@ from tenants.models import Period
 from tenants.principal import BudgetLimit, Principal, SubjectLimits
 
 MINUTE, DAY = 60_000_000, 86_400_000
-# A call without a stated maximum reserves this many tokens of a rate; any excess is taken when it is settled.
+# A call without a stated maximum reserves this many tokens of a rate. Additional tokens are charged by its settlement.
 UNSTATED_TOKENS = 4_096
 # Under a hard budget, such a call may use at most this many tokens: the budget needs a maximum cost.
 UNSTATED_MAXIMUM = 16_384
@@ -70,7 +70,7 @@ class _Budget(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The limits that apply to a demand, and the amounts that it requests of them."""
+    """The limits that apply to a demand, and the amounts that it requests from them."""
 
     principal: Principal
     demand: Demand
@@ -78,7 +78,7 @@ class Plan:
     rates: Sequence[_Rate]
     counts: Sequence[_Count]
     budgets: Sequence[_Budget]
-    # The most output that limits other than budgets allow; None if the client states a maximum or nothing limits it.
+    # Output tokens that limits other than budgets allow. None if the client states a maximum or no limit applies.
     most_output: int | None
     want: int
     least: int
@@ -99,7 +99,7 @@ class Plan:
         return [_rate_key(self.principal.team_id, rate.key) for rate in self.rates]
 
     def document(self, op: str = "reserve", *, after: int = -1) -> dict[str, Any]:
-        """Return the argument of the script. The state must be of a later epoch than `after`."""
+        """Return the argument of the script, which requires a state with a later epoch than `after`."""
         demand = self.demand
         flags = (("R", demand.run), ("Q", demand.queued), ("S", demand.stream))
         return {
@@ -131,7 +131,7 @@ class Plan:
         }
 
     def grant(self, reply: Reply) -> Grant:
-        """Return the grant of a reply `ok`."""
+        """Return the grant for a reply of the script that begins with `ok`."""
         _, at, epoch, amount, *numbers = reply
         rates = list(zip(self.rates, _triples(numbers), strict=True))
         demand, granted = self.demand, int(amount)
@@ -160,7 +160,7 @@ class Plan:
         )
 
     def refusal(self, reply: Reply) -> "Refusal":
-        """Return the refusal of a reply `refused`."""
+        """Return the refusal for a reply of the script that begins with `refused`."""
         _, _, kind, place, wait, used, reserved, *numbers = reply
         headers = rate_headers(
             [(rate, left, reset) for rate, (_, left, reset) in zip(self.rates, _triples(numbers), strict=True)]
@@ -275,7 +275,7 @@ def make_plan(
 def _amounts(demand: Demand, budgets: Sequence[_Budget], most: int | None) -> tuple[int, int | None]:
     """Return the amount that a call requests from its budgets, and the minimum that it needs.
 
-    The least is None if the call has no price, which the budgets allow.
+    The minimum is None if the call has no price and the budgets allow that.
     """
     if demand.cost is None or not budgets:
         return 0, 0
@@ -305,7 +305,7 @@ def limits_of(principal: Principal, end_user: str, own: SubjectLimits | None) ->
 
 
 def renewal(plan: Plan) -> Plan:
-    """Return the plan that makes a reservation again, without taking of the rates again."""
+    """Return a plan that repeats a reservation without charging the rates again."""
     return replace(plan, rates=())
 
 
@@ -414,7 +414,7 @@ def settlement(
 def rate_headers(rates: Sequence[tuple[_Rate, int, int]]) -> Mapping[str, str]:
     """Return the headers `x-ratelimit-*` from rates, their remaining amounts and the times until they are full, in µs.
 
-    Of several limits of a kind, the one with the least left is reported.
+    If several limits of the same kind apply, the one with the smallest remaining amount is reported.
     """
     lowest: dict[str, tuple[int, int, int]] = {}
     for rate, left, reset in rates:
@@ -444,7 +444,7 @@ def duration(microseconds: int) -> str:
 
 
 def whose(subject: SubjectLimits) -> str:
-    """Return the subject of limits as messages name it."""
+    """Return the subject of limits in words for an error message, such as `your team`."""
     if subject.kind == "end_user":
         return f"end user '{subject.id}'"
     return "your team" if subject.kind == "team" else "your API key"
@@ -471,7 +471,7 @@ def _wants(demand: Demand, name: str) -> bool:
 
 
 def _covered(demand: Demand, units: int, most: int) -> int:
-    """Return the most output tokens that cost no more than these units, by bisection: costs rise with the tokens."""
+    """Return the largest number of output tokens, up to `most`, that costs at most `units`. Found by bisection."""
     assert demand.cost is not None  # noqa: S101 - for the type checker
     low, high = 0, most
     while low < high:

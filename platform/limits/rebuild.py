@@ -22,7 +22,7 @@ _NEXT_EPOCH = """
     INSERT INTO tenants_limitepoch AS epochs (team_id, epoch) VALUES (%s, 1)
     ON CONFLICT (team_id) DO UPDATE SET epoch = epochs.epoch + 1 RETURNING epoch
 """
-# Other rows only serve to record the usage of their calls.
+# All other rows exist only to record the usage of their calls; they reserve nothing.
 _OPEN = "(amount > 0 OR is_run OR is_queued OR is_stream)"
 _RESERVATIONS = f"""
     SELECT 'reservation', id, api_key_id, end_user, concat(
@@ -39,7 +39,7 @@ class CountedSql(Protocol):
     """Returns the SQL of the spending that budgets count, in another app's tables (setting `BUDGETS_COUNTED_SQL`)."""
 
     def __call__(self, kind: str, *, since: str, until: str) -> str:
-        """Return the SQL for the subjects of a kind in the period between two parameters of the statement."""
+        """Return the SQL for all subjects of a kind. The period is between the expressions `since` and `until`."""
 
 
 def subjects(key_id: str, end_user: str) -> list[str]:
@@ -48,7 +48,7 @@ def subjects(key_id: str, end_user: str) -> list[str]:
 
 
 def read_state(team_id: str) -> dict[str, Any]:
-    """Begin a new epoch and return the document with which the script loads the state of a team."""
+    """Begin a new epoch of a team and return the document that the script loads as the team's state."""
     with scope.team(team_id), connection.cursor() as cursor:
         cursor.execute(_NEXT_EPOCH, [team_id])
         (epoch,) = cursor.fetchone()
@@ -82,7 +82,7 @@ def read_state(team_id: str) -> dict[str, Any]:
 
 
 def open_reservations(team_id: str) -> dict[str, int]:
-    """Return the reservations that count, by id, with the time at which they were made, in Unix microseconds."""
+    """Return the time of each reservation that counts, in Unix microseconds, by the id of the reservation."""
     with scope.team(team_id), connection.cursor() as cursor:
         cursor.execute(_RESERVATIONS, {"team": team_id})
         return {row[1]: row[6] for row in cursor.fetchall()}

@@ -59,7 +59,7 @@ def count(principal: Principal, demand: Demand, refusal: Refusal) -> None:
         if len(_waiting) < _MAX_ENTRIES or one in _waiting:
             _waiting[one] += 1
         if _timer is None or not _timer.is_alive():
-            # A thread: requests are also rejected in processes without an event loop.
+            # A thread, because processes without an event loop reject requests too.
             _timer = threading.Timer(_WRITE_EVERY_SECONDS, _write_later)
             _timer.daemon = True
             _timer.start()
@@ -74,7 +74,7 @@ def write() -> None:
         return
     try:
         with scope.every_team(), connection.cursor() as cursor:
-            # In a fixed order, so that processes that count the same do not deadlock.
+            # In a fixed order, so that processes that update the same rows do not deadlock.
             cursor.executemany(_ADD, [(*key, number) for key, number in sorted(counts.items())])
     except DatabaseError:
         logger.warning("%d counts of rejected requests could not be written", len(counts))

@@ -38,7 +38,7 @@ def state_keys(team_id: str) -> list[str]:
 
 
 def _decoded(reply: Any) -> list[Reply]:
-    """Return the replies to the requests of a call."""
+    """Decode the reply to a call into the replies to its requests."""
     return [line.split(" ") for line in reply.decode().split("\n")]
 
 
@@ -68,7 +68,7 @@ def _client(url: str, *, retries: int) -> Any:
 
 
 class _Request(NamedTuple):
-    """A request that was not sent yet. `keys` are the keys of its rates; no caller waits if `reply` is None."""
+    """A request that has not been sent yet. `keys` are the keys of its rates. If `reply` is None, no caller waits."""
 
     keys: Sequence[str]
     document: bytes
@@ -117,7 +117,7 @@ class _Batches:
         try:
             replies = await self._replies(team_id, requests)
         except Exception as error:
-            # Any error, because the callers wait for it.
+            # Every error has to be passed on, because callers wait for a reply.
             if any(request.is_settlement for request in requests):
                 self._unsettled.add(team_id)
                 logger.warning("reservations could not be settled: %s", error, extra={"team": team_id})
@@ -137,8 +137,8 @@ class _Batches:
         except redis.ConnectionError:
             if any(request.is_settlement for request in requests):
                 self._unsettled.add(team_id)
-        # Redis may have executed them before the connection was lost. A reservation replaces that of the same id, but a
-        # settlement would count twice: instead of repeating it, the state is read from PostgreSQL again.
+        # Redis may have executed the requests before the connection was lost. A repeated reservation replaces the one
+        # with the same id, but a repeated settlement would count twice. Instead, PostgreSQL is read again.
         await self._forget(team_id)
         others = [request for request in requests if not request.is_settlement]
         replies = iter(await self._run(*_call(team_id, others)) if others else ())

@@ -27,7 +27,7 @@ def set_limits(
     end_user: str = "",
     actor: str = "system",
 ) -> LimitSet:
-    """Change some limits of a team, a key or an end user; None removes a limit, others remain as they are.
+    """Change some limits of a team, a key or an end user. None removes a limit; limits without a value do not change.
 
     Takes effect in every process within two seconds. Raises `ValidationError` for unknown names and invalid values.
     """

@@ -39,7 +39,7 @@ def sweep(team_ids: Iterable[str] | None = None) -> int:
             team_ids = list(LimitEpoch.objects.order_by("?").values_list("team_id", flat=True))
     for team_id in team_ids:
         if time.monotonic() > stops_at:
-            # In random order, so that the next call sees the others.
+            # The order of teams is random, so that later calls reach the others.
             break
         try:
             if _differs(team_id):
@@ -52,7 +52,7 @@ def sweep(team_ids: Iterable[str] | None = None) -> int:
 
 
 def _differs(team_id: str) -> bool:
-    """Return true if a team's state in Redis is old, or if its older reservations differ from the stored ones."""
+    """Return true if a team's state in Redis is old, or differs from PostgreSQL in reservations that are not recent."""
     client, state = script.client(), script.state_keys(team_id)[0]
     epoch, loaded = client.hmget(state, "epoch", "loaded")
     if epoch is None:

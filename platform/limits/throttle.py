@@ -57,10 +57,10 @@ class LimitThrottle(AsyncThrottle):
 
 
 def counts(endpoint: Endpoint | None, request: Any) -> bool:
-    """Return whether a request counts as one of the rate limits by itself.
+    """Return whether the throttle charges one request to the rate limits.
 
-    Requests that create something do. Those that call a model reserve more, as soon as their body is known. Reading,
-    deleting and cancelling is always possible: a client that polls must not lock itself out.
+    It charges requests that create something. Requests that call a model reserve more, later, when their body is known.
+    Reading, deleting and cancelling are free: a client that polls must not lock itself out.
     """
     return endpoint is not None and request.method == "POST" and endpoint.reads_body and not endpoint.calls_model
 

@@ -12,23 +12,23 @@ from tenants.models import ReservationKind
 from tenants.models.limits import END_USER_LENGTH
 from tenants.principal import SubjectKind
 
-# The minimum of `max_output_tokens`; less is not worth a call.
+# The minimum of `max_output_tokens`: a call with less output is not worth its cost.
 LEAST_OUTPUT = 16
 Cost = Callable[[int, int], Decimal | None]
-"""Function that returns the most that a call with so many input and output tokens can cost; None without a price."""
+"""Function that returns the maximum cost of a call with these input and output tokens; None if it has no price."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
     """Demand of a request, run or call on the limits.
 
-    - `requests`: requests of the rate limits; 0 for the later calls of a run.
-    - `input_tokens`: the estimated input. `least_input_tokens` is what it has at the very least; a request is only too
-      large for a limit if that does not fit.
-    - `max_output_tokens`: what the client demands; None if the maximum may be lowered to what fits.
-    - `least_output_tokens`: the least for which such a call is worth making.
-    - `cost`: the most that the call can cost; None for requests that cost nothing.
-    - `run`, `stream`, `queued`: whether it counts as a concurrent run, an open stream, a queued run.
+    - `requests`: requests charged to the rate limits; 0 for all calls of a run but the first.
+    - `input_tokens`: the estimated input. `least_input_tokens`: a lower bound of the input. A request is too large for
+      a limit if even the lower bound does not fit.
+    - `max_output_tokens`: the client's maximum; None if the platform may choose a maximum that fits the limits.
+    - `least_output_tokens`: the smallest maximum of output with which the call is useful.
+    - `cost`: function for the maximum cost of the call; None for requests that cost nothing.
+    - `run`, `stream`, `queued`: the demand counts as a concurrent run, an open stream, a queued run.
     - `end_user`: see `end_user_of`. `endpoint`: for the counts of rejected requests.
     """
 
@@ -47,7 +47,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenRate:
-    """Tokens that a reservation has taken of a rate."""
+    """Tokens that a reservation has taken from a rate."""
 
     key: str
     limit: int
@@ -59,8 +59,9 @@ class Grant:
     """A reservation. `epoch` is the epoch of the state in which it was made.
 
     `max_output_tokens` is the maximum that the budgets cover, or None if it was not lowered. `amount` and `tokens` are
-    reserved. `needs_row`: it must be stored (`row`) before its work starts, guarded by the epoch; otherwise
-    only rates were taken, which a lost Redis may lose. `is_open`: Redis was down, and nothing is reserved.
+    reserved. `needs_row`: the grant must be stored (`row`) before its work starts, if the epoch is still current. Other
+    grants only took tokens from rates, which may be lost together with Redis. `is_open`: Redis was not available, and
+    nothing is reserved.
     """
 
     id: str
@@ -82,7 +83,7 @@ class Grant:
     is_open: bool = False
 
     def occurred(self, at: datetime) -> datetime:
-        """Return the time of usage for its record: `at`, but neither before the reservation nor later than now.
+        """Return the time for the usage record: `at`, but not before the reservation and not in the future.
 
         The period of a budget depends on the clocks of Redis and the database. The clock of this machine may have been
         set.
@@ -108,7 +109,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitUse:
-    """The use of one limit of a subject. `reset_seconds`: when all of it is available again, if nothing is used."""
+    """The use of one limit of a subject. `reset_seconds`: time until all of it is available, without further use."""
 
     subject: SubjectKind
     subject_id: str
@@ -148,7 +149,7 @@ class LimitStatus:
 
 
 def end_user_of(safety_identifier: str | None, user: str | None = None) -> str:
-    """Return the end user that a request names, or an empty string. A long name is shortened to a unique one."""
+    """Return the end user that a request names, or an empty string. A long name is replaced by a short unique one."""
     name = (safety_identifier or user or "").replace("\x00", "").replace("\n", " ")
     if len(name) <= END_USER_LENGTH:
         return name
