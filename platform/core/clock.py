@@ -25,8 +25,8 @@ def uptime() -> float:
 class SharedClock:
     """A process's estimate of the database's clock.
 
-    Between two calls of `set` it advances with `uptime`, which cannot be set: a jump of this machine's clock ends no
-    lease.
+    Between two calls of `set` it advances with `uptime`, which cannot be changed. So a jump of this machine's clock
+    does not end leases.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ shared = SharedClock()
 
 
 def now() -> datetime:
-    """Return the current time by the database's clock, in UTC. Without a database it is this machine's."""
+    """Return the current time of the database's clock, in UTC. Without a database, return this machine's time."""
     return shared.now() if shared.is_known else datetime.now(UTC)
 
 

@@ -51,7 +51,7 @@ def decrypt(token: str) -> str:
 class ContentCipher:
     """Cipher for content that clients store and send back, but must not read (AES-GCM).
 
-    The first key encrypts, any key decrypts. Content decrypts for the team and purpose it was encrypted for, no other.
+    The first key encrypts, any key decrypts. Content can only be decrypted for the same team and purpose.
     """
 
     def __init__(self, keys: Sequence[str]) -> None:
@@ -98,7 +98,7 @@ def content_cipher() -> ContentCipher:
 
 
 def keyed_digest(secret: str) -> str:
-    """HMAC-SHA256 of a high-entropy secret under API_KEY_PEPPER, in hex.
+    """Return the HMAC-SHA256 of a high-entropy secret under API_KEY_PEPPER, in hex.
 
     A password hasher would take 0.2 s per request and protects only low-entropy secrets; ours have 256 bits.
     """
@@ -107,7 +107,7 @@ def keyed_digest(secret: str) -> str:
 
 
 class EncryptedTextField(models.TextField[str, str]):
-    """Text column, encrypted in the database and plain in Python; reading raises `InvalidToken` for other values."""
+    """Text column that is encrypted in the database. Reading a value that is not encrypted raises `InvalidToken`."""
 
     @override
     def get_prep_value(self, value: Any) -> Any:

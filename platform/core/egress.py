@@ -128,7 +128,8 @@ class Egress:
     ) -> Fetched:
         """Post to a URL and return the response, whatever its status; redirects are not followed.
 
-        With `truncate` a body beyond `max_bytes` is cut and a compressed one is left unread; without it they fail.
+        With `truncate` a body beyond `max_bytes` is cut, and a compressed body is not read. Otherwise both raise
+        `EgressFailed`.
         """
         async with self._requests(url, timeout) as client:
             request = client.build_request("POST", url, content=content, headers=_plain(headers))

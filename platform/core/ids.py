@@ -18,7 +18,7 @@ _OTHER_CHARACTER = re.compile(r"[^A-Za-z0-9_-]")
 class Prefix(StrEnum):
     """Prefixes of the ids that clients refer to objects by.
 
-    Prefixes of items are not included: clients replay items of other servers, with the ids that those assigned.
+    Prefixes of items are not included: clients replay items of other servers, which have ids of those servers.
     """
 
     BATCH = "batch"

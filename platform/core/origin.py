@@ -58,7 +58,7 @@ class use_origin:  # noqa: N801 - a context manager
 def origin_of(*, peer: str, forwarded_for: str, agent: str, request_id: str, trusted_proxies: int) -> Origin:
     """Return the origin of a request.
 
-    The address is the one that the outermost of `trusted_proxies` saw, or the peer if there are none.
+    The address is the client address that the outermost trusted proxy saw, or the peer if `trusted_proxies` is 0.
     """
     # Clients can send any X-Forwarded-For; proxies append to it. Only as many entries as we have proxies are trusted,
     # counted from the right.

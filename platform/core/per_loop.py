@@ -8,14 +8,14 @@ Value = TypeVar("Value")
 
 
 class PerLoop(Generic[Value]):
-    """Decorator of a function that makes a value: the function then returns the value of the running event loop."""
+    """Decorator of a function that makes a value: the function is called once for each event loop."""
 
     def __init__(self, make: Callable[[], Value]) -> None:
         self._make = make
         self._by_loop: dict[asyncio.AbstractEventLoop, Value] = {}
 
     def __call__(self) -> Value:
-        """Return the value of the running event loop, which is made with the first call."""
+        """Return the value of the running event loop. The first call makes the value."""
         loop = asyncio.get_running_loop()
         if loop not in self._by_loop:
             # Tests and short-lived commands close their loops; production processes have one. Not a weak reference:

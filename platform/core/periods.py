@@ -12,7 +12,7 @@ _latest: dict[tuple[str, str], tuple[datetime, datetime]] = {}
 
 
 def start_of_day(day: date, zone: ZoneInfo) -> datetime:
-    """Return when a day of a time zone begins, in UTC."""
+    """Return the beginning of a day of a time zone, in UTC."""
     # If clocks go forward at midnight, this is the first moment after it; if they go back, the first of the two.
     return datetime.combine(day, time.min, tzinfo=zone).astimezone(UTC)
 
@@ -27,7 +27,7 @@ def start_of(moment: datetime, period: str, zone: ZoneInfo) -> datetime:
 
 
 def end_of_hour(moment: datetime) -> datetime:
-    """Return the end of the current hour, up to which sums are read: they are hourly, and include this hour."""
+    """Return the end of the hour that contains a time: sums are hourly, and are read with the current hour."""
     return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0) + _HOUR
 
 
@@ -44,7 +44,7 @@ def next_start(start: datetime, period: str, zone: ZoneInfo) -> datetime:
 
 
 def edges(since: datetime, until: datetime, period: str, zone: ZoneInfo) -> list[datetime]:
-    """Return the starts of the periods from the one that contains `since` on, and the end of the last one."""
+    """Return the starts of all periods from the one that contains `since` on, and the end of the last period."""
     found = [start_of(since, period, zone)]
     while found[-1] < until:
         found.append(next_start(found[-1], period, zone))

@@ -1,1 +1,1 @@
-"""Admission of requests: their bodies, how many are open, and what an overloaded process refuses."""
+"""Admission of requests: limits of their bodies, of open requests per API key, and of new work during an overload."""

@@ -1,7 +1,8 @@
 """Bound on the requests and streams that one API key has open in this process.
 
-Each takes memory and a connection until it ends, and a client with a bug may open them without end. Keys are
-distinguished by their header, before they are looked up: a request beyond the bound costs neither a query nor its body.
+Each request takes memory and a connection until it ends, and a faulty client may open more and more of them. Keys are
+distinguished by the value of their header, without a lookup, so the refusal of a request costs neither a query nor the
+reading of its body.
 """
 
 from collections import Counter
@@ -20,7 +21,10 @@ _open: Counter[int] = Counter()
 
 
 def refusal(authorization: str, *, counted: int = 0) -> RateLimited | None:
-    """Return the error for a request with this header if its key has too many open, without the `counted` ones."""
+    """Return the error for a new request with this header if its key has too many open requests, or None.
+
+    `counted` is the number of the key's open requests that do not count.
+    """
     if not authorization or _open[hash(authorization)] - counted < settings.MAX_OPEN_REQUESTS_PER_KEY:
         return None
     return TooManyOpenRequests(
@@ -31,7 +35,7 @@ def refusal(authorization: str, *, counted: int = 0) -> RateLimited | None:
 
 
 def check(authorization: str, *, counted: int = 0) -> None:
-    """Raise `RateLimited` if the key of this header has too many requests open."""
+    """Raise `RateLimited` if the key of this header has too many open requests."""
     if (error := refusal(authorization, counted=counted)) is not None:
         raise error
 
@@ -50,7 +54,7 @@ def open_request(authorization: str) -> Iterator[None]:
 
 
 def with_bound(guard: App) -> App:
-    """Wrap a `BodyGuard` so that it refuses requests of keys that have too many open."""
+    """Wrap a `BodyGuard` so that it refuses requests of keys that have too many open requests."""
 
     async def bounded(scope: Scope, receive: Receive, send: Send) -> None:
         authorization = header(scope, b"authorization")

@@ -4,7 +4,7 @@ Everything a request does before it waits for its model competes for the event l
 commit, in the order of arrival. So only a limited number of requests may be starting; the others wait for their turn,
 and each turn goes to the team with the fewest starting requests in relation to its weight. The limit matters only while
 several teams send requests: then it follows the load of the event loop. Teams with little demand are not limited. While
-there are such teams and the loop is late nevertheless, requests of other teams start with pauses in between.
+the loop is late in spite of that and such teams send requests, requests of other teams start with pauses in between.
 
 How long a new request will wait follows from Little's law: the number of requests that wait, divided by the rate at
 which they have started in the last seconds. The estimate includes every wait: for the event loop, threads and the
@@ -34,12 +34,12 @@ _LAG_SECONDS = 10.0
 # Starts are counted over this time, and an overload begins when the queue was too long for this time: it contains the
 # commits of several batches, and a burst of a thousand connections has been accepted by then.
 _WINDOW_SECONDS = 2.0
-# An overload ends after this time without a refusal. If it ended with its queue, each of its waves would count as a
-# burst: at twice the capacity of the mixed load, up to 455 requests waited where 94 were the limit; with this, 70 where
-# 64 were.
+# An overload ends after this time without a refusal. If it ended as soon as its queue is short, the next wave of
+# requests would be accepted as a burst. At twice the capacity of the mixed load, up to 455 requests waited with a limit
+# of 94; with this constant, 70 waited with a limit of 64.
 _CALM_SECONDS = 10.0
-# Requests that may be starting while several teams send some. Group commits take 64 changes, so more gain nothing.
-# Below 1, there are pauses between the requests of large teams.
+# Bounds of the number of requests that may be starting while several teams send requests. A group commit takes 64
+# changes, so a higher maximum gains nothing. Below 1, there are pauses between the requests of large teams.
 _LEAST_STARTING, _MOST_STARTING = 0.1, 64
 _LONGEST_PAUSE = 0.1
 # Starts count for about this time, with a decreasing weight, until a team's sum is no more than `_FORGOTTEN`.
@@ -132,7 +132,7 @@ class Admission:
         return self._is_overloaded and self._waiting >= self._most_waiting
 
     def is_full(self, team_id: str) -> bool:
-        """Return true if a new request would wait too long and its team has its share of the waiting requests."""
+        """Return true if a new request would wait too long and its team already has its share of waiting requests."""
         if not self.is_strained:
             return False
         if not self._waiting:
@@ -155,21 +155,21 @@ class Admission:
     # -- waiting -------------------------------------------------------------------------------------------------------
 
     def waiting(self) -> _Work:
-        """Count a request until its run has started, or else until the end: `with admission.waiting()`."""
+        """Count a request as waiting until its run has started, at most until the end of `with admission.waiting()`."""
         return _Work(self)
 
     def begin(self, work: _Work) -> "Token[_Work | None]":
-        """Count a request; for `waiting`."""
+        """Begin to count a request as waiting; called by the block of `waiting`."""
         self._waiting += 1
         return self._current.set(work)
 
     def end(self, work: _Work, token: "Token[_Work | None]") -> None:
-        """Count a request no longer; for `waiting`."""
+        """Stop counting a request as waiting; called by the block of `waiting`."""
         self._current.reset(token)
         self._end(work)
 
     def started(self) -> None:
-        """Note that the current request waits for its model only, if at all."""
+        """Record that the current request has started: from now on it waits for nothing but its model."""
         if (work := self._current.get()) is not None:
             self._end(work)
 
@@ -227,7 +227,7 @@ class Admission:
                 self._teams_by_key.clear()
                 self._weights = {team: self._weights[team] for team in (*self._waiting_by_team, team_id)}
             self._teams_by_key[key] = team_id
-            # The request was admitted under an unknown key. It must not count as one that it waits for.
+            # The request was admitted when its key was unknown. It must not count itself among the waiting requests.
             self._waiting -= 1
             is_full = self.is_full(team_id)
             self._waiting += 1
@@ -237,7 +237,7 @@ class Admission:
         work.team_id = team_id
 
     def _may_start(self, team_id: str) -> bool:
-        # Several requests of a small team would otherwise wait for those of a large one.
+        # Otherwise several requests of a small team would wait for the requests of a large team.
         if self._is_small(team_id):
             return self._starting < _MOST_STARTING
         if self._resuming is not None:
@@ -341,8 +341,8 @@ admission = Admission()
 def with_refusal(guard: App) -> App:
     """Wrap a `BodyGuard` so that it refuses requests with new work while they would wait too long.
 
-    While the process shuts down, it refuses all of them, and new readers of streams as well. Requests are refused
-    before their body and key are read; the guard sends the error so that clients receive it while they are sending.
+    While the process shuts down, it refuses all such requests, and also new readers of streams. Requests are refused
+    before their body and key are read. The guard sends the error so that clients receive it while they are sending.
     """
 
     def refusing(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:

@@ -1,7 +1,7 @@
-"""Admission of request bodies, the same under every server: who may send how much, and how slowly.
+"""Admission of request bodies, independent of the server: their maximum size by sender, and their minimum rate.
 
-A server calls the application as soon as the headers have arrived, and the body follows through `receive`. Until the
-application asks for more, the server stops reading from the connection, so nothing is stored of a body that is refused.
+A server calls the application as soon as the headers have arrived, and passes the body on through `receive`. It reads
+from the connection only when the application asks for more, so no part of a refused body is stored.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from core.http.asgi import App, Message, Receive, Scope, Send, header, send_resp
 from core.http.rendering import error_response
 
 FREE_BYTES = 64 * 1024
-"""Size up to which a body needs no known caller: anyone may send it to any URL."""
+"""Maximum size of a body from an unknown caller. Callers may send such bodies to any URL."""
 REJECTED = "rejected"
 """Key of the scope with the `ApiError` of a request whose head the server has rejected."""
 # Bodies beyond this size take one of their caller's slots.
@@ -205,7 +205,7 @@ class _Body:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _read_short_rest(self) -> None:
-        # Costs nothing, and the connection can serve the next request.
+        # The rest is small, and after it the connection can serve the next request.
         if self._length is not None and self._length <= FREE_BYTES:
             with suppress(ApiError):
                 while not self._is_complete:

@@ -1,4 +1,4 @@
-"""Pool of processes for computations on untrusted input: few at a time, teams in turn, with limits for each.
+"""Pool of processes for computations on untrusted input: few run at the same time, teams take turns, all have limits.
 
 A request can cause such a computation with a document, a grammar, a schema or an archive. Without the pool, a few
 requests could take all processors and the memory of the machine for as long as they like.
@@ -27,8 +27,9 @@ from core.origin import origin
 from core.per_loop import PerLoop
 
 _SOURCE_ROOTS = [str(Path(__file__).parents[2]), str(Path(__file__).parents[3])]
-# A new request is refused if so many computations of its team wait, or of all teams together. The former is half of the
-# requests that may be starting in a web process: otherwise those that wait here would delay the starts of other teams.
+# A new request is refused if this many computations of its team are waiting, or of all teams together. The team's limit
+# is half the number of requests that may be starting in a web process, so that a team's requests that wait here do not
+# delay the starts of other teams.
 _MOST_WAITING_OF_TEAM = 32
 _MOST_WAITING = 512
 _RETRY_SECONDS = (2.0, 6.0)
@@ -56,9 +57,9 @@ class ComputationFailed(Exception):
 class Computation:
     """A function that computes bytes from untrusted input, and its limits.
 
-    `function` is its module and name, separated by a colon. `imports` are libraries that it imports itself: they are
-    loaded before its process starts. `cpu_seconds` count its own work, `seconds` the time from its start. `memory` and
-    `result` are bytes.
+    `function` has the form `module:name`. `imports` are the libraries that the module imports: they are loaded before
+    the process starts. `cpu_seconds` limits the CPU time, `seconds` the time since the start. `memory` and `result` are
+    limits in bytes.
     """
 
     function: str
@@ -114,8 +115,8 @@ def team() -> str:
 async def compute(computation: Computation, *arguments: Any, waits: bool = False) -> bytes:
     """Return the result of a computation. The arguments are None, numbers, text, bytes, or lists or dicts of these.
 
-    Raises `TooCostly`, `ComputationFailed`, or, unless it `waits`, `Overloaded` if too many others wait. A computation
-    for a run that has begun should wait instead of being refused.
+    Raises `TooCostly` or `ComputationFailed`. If too many others are waiting, raises `Overloaded`, or waits too if
+    `waits` is true, as a computation for a run that has begun should.
     """
     request = marshal.dumps(arguments)
     turns, team_id = _turns(), team()
@@ -171,7 +172,7 @@ class _Server:
         self._owner = 0
 
     def send(self, message: bytes, files: list[int]) -> "subprocess.Popen[bytes]":
-        """Send a request, and return the server; starts one if none runs."""
+        """Send a request and return the server. Starts a server if none is running."""
         with self._lock:
             process, control = self._running()
             try:

@@ -78,7 +78,7 @@ class Server:
     def _accept(self) -> bool:
         """Start the computation of a request. Return false at the end of the connection."""
         try:
-            # One message even if several wait: the kernel joins none that carry files.
+            # Receives one message even if several are waiting: the kernel does not join messages that carry files.
             message, files, _, _ = socket.recv_fds(self._control, _REQUEST_BYTES, 2)
         except ConnectionError:
             return False
@@ -86,7 +86,7 @@ class Server:
             return False
         request = json.loads(message)
         connection, status = socket.socket(fileno=files[0]), files[1]
-        # Once: all later processes inherit them.
+        # Each library is imported only once: all later processes inherit it.
         for name in request["imports"]:
             importlib.import_module(name)
         module, _, name = request["function"].partition(":")

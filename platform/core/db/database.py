@@ -24,7 +24,7 @@ READ_ONLY = psycopg.errors.ReadOnlySqlTransaction
 
 
 class PlatformConnection(psycopg.Connection[Any]):
-    """A connection that gives up waiting when the limit of the request is reached, and leaves a read-only server.
+    """A connection that stops waiting at the time limit of the request, and is not kept if its server is read-only.
 
     It is closed in both cases, so that the pool replaces it. If there are several servers, the last one that accepted a
     connection is tried first.
@@ -52,13 +52,13 @@ class PlatformConnection(psycopg.Connection[Any]):
         try:
             return super().wait(gen, interval, timeout=limit)
         except READ_ONLY:
-            # A standby now, after a failover: only a new connection finds the new primary.
+            # After a failover, this server is a standby: only a new connection finds the new primary.
             self.close()
             raise
         except psycopg.errors._WaitTimeout as error:  # noqa: SLF001 - psycopg has no public name for it
             if not is_limited:
                 raise
-            # Otherwise statements that wait for a lock would pile up in the server.
+            # Without the cancellation, statements that wait for a lock would accumulate in the server.
             with suppress(psycopg.Error):
                 self.cancel_safe(timeout=CANCEL_SECONDS)
             self.close()
@@ -70,7 +70,7 @@ _last_server: _Server | None = None
 
 
 def note_server(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> None:
-    """Note host and port of a new connection, so that the next one does not first wait for a server that is gone."""
+    """Record the host and port of a new connection, so that the next connection tries this server first."""
     global _last_server  # noqa: PLW0603 - what one thread has learned is true for the others
     _last_server = (connection.info.host, str(connection.info.port))
 
@@ -86,7 +86,7 @@ def _last_server_first(parameters: Mapping[str, Any]) -> dict[str, str]:
 
 
 def database_conninfo(alias: str = DEFAULT_DB_ALIAS) -> str:
-    """Return libpq's connection string of a database of Django's."""
+    """Return libpq's connection string for one of Django's databases."""
     parameters = connections[alias].get_connection_params()
     of_libpq = {name: value for name, value in parameters.items() if name not in _OF_CURSORS}
     return make_conninfo(**of_libpq | _last_server_first(of_libpq))
@@ -95,7 +95,7 @@ def database_conninfo(alias: str = DEFAULT_DB_ALIAS) -> str:
 def is_closed_by_server(connection: psycopg.Connection[Any]) -> bool:
     """Return true if an idle connection can no longer be used; sends nothing and takes a few microseconds.
 
-    A message that a server sends without a query is mostly its last one, for example when it is restarted.
+    A server that sends a message without a query is usually closing the connection, for example because of a restart.
     """
     if connection.closed:
         return True

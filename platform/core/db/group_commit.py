@@ -25,16 +25,16 @@ logger = logging.getLogger(__name__)
 Change = TypeVar("Change")
 Applied_contra = TypeVar("Applied_contra", contravariant=True)
 Outcomes = Sequence[Exception | None]
-# Bounds the duration of a transaction, and the work that is repeated when one fails. With 256 connections, the changes
-# of all came into one transaction, and the process had nothing to do meanwhile: 576 and 609 JSON requests per second
-# with at most 256 changes, 785 and 975 with 64; 477 and 558 streams against 536 and 628.
+# Bounds the duration of a transaction, and the work to repeat if it fails. If the changes of all 256 connections of a
+# benchmark were in one transaction, the process was idle during the commit: 576 and 609 JSON requests per second with a
+# limit of 256 changes, 785 and 975 with 64; 477 and 558 streams with 256, 536 and 628 with 64.
 _MAX_BATCH = 64
 # Eight seconds in total: long enough for a restart of PostgreSQL.
 _RECONNECT_SECONDS = (0.05, 0.2, 0.5, 1.0, 2.0, 2.0, 2.0)
-# When the time is over, an unconfirmed commit may have taken effect. A client whose request is reported as failed must
-# not find it completed, so there is more time to find out, in case the database answers again.
+# Additional time, after the limit, to find out whether an unconfirmed commit has taken effect: a request that was
+# reported as failed must not turn out to be completed.
 _RECALL_SECONDS = 2.0
-# A single change that the server cancels for this long, and this often, is too large for its limits; other changes wait
+# A single change counts as too large if the server has cancelled it for this time and this often. Other changes wait
 # behind it.
 _CANCELLED_SECONDS = 15.0
 _MIN_CANCELLED = 3
@@ -54,7 +54,7 @@ class Committer(Protocol[Applied_contra]):
     async def recall(self, changes: Sequence[Applied_contra], /) -> Outcomes | None:
         """Return the outcomes of the changes that were applied last, or None if they were not committed.
 
-        Called after `ConnectionLost`, which may hide a commit. Raises `ConnectionLost` as well.
+        Called after `ConnectionLost`, when the transaction may have been committed. May raise `ConnectionLost` again.
         """
         ...
 
@@ -116,7 +116,7 @@ class _LoopWriter(Generic[Change]):
         return future
 
     def _give_up(self, waiting: _Waiting[Change]) -> None:
-        # A change that waits for its group is not written any more. One that is being written may still take effect.
+        # A change that still waits for its group is dropped. A change that is being written may take effect.
         if waiting in self._queue:
             self._queue.remove(waiting)
         if not waiting.future.done():
@@ -146,12 +146,12 @@ class _LoopWriter(Generic[Change]):
         except TransactionCancelled as error:
             if len(batch) == 1:
                 return [error]
-            # The group may be too large for a limit of the server, and would be so forever.
+            # The group may be too large for a limit of the server; then every attempt would be cancelled.
             logger.warning("the database has cancelled a group of %d commits, which is divided", len(batch))
             middle = len(batch) // 2
             return [*await self._outcomes(batch[:middle]), *await self._outcomes(batch[middle:])]
         except Exception as error:
-            # Without a connection single changes would fail as well, each after waiting for the database again.
+            # Without a connection, single changes would fail too, each after another wait for the database.
             if len(batch) == 1 or isinstance(error, ConnectionLost):
                 return [error] * len(batch)
             # A bad change must not fail the others of its batch, so each one gets its own transaction.
@@ -178,14 +178,14 @@ class _LoopWriter(Generic[Change]):
                     if self._waits_forever() and cancelled >= _MIN_CANCELLED and _since(began) > _CANCELLED_SECONDS:
                         raise ChangeTooLarge(str(error)) from error
                 pause = next(pauses, None)
-                # A server that does not answer takes longer than the pauses.
+                # If the server does not answer, the time is over before the last pause.
                 if pause is None or wait_limit.seconds_left() == 0:
                     return await self._last_outcomes(changes, error)
                 with wait_limit.Wait():
                     await asyncio.sleep(pause)
 
     async def _last_outcomes(self, changes: Sequence[Change], error: ConnectionLost) -> Outcomes:
-        """Find out whether the changes were committed although the time is over. Raises `error` if they were not."""
+        """Return the outcomes if the changes were committed in spite of `error`. Raises `error` if they were not."""
         try:
             async with asyncio.timeout(_RECALL_SECONDS):
                 if (limit := wait_limit.current()) is not None:

@@ -24,8 +24,8 @@ class WireDecoder(json.JSONDecoder):
 class WireField(models.JSONField):
     """Column of the type `json`, which keeps the order of keys, for values that are sent to clients again.
 
-    `jsonb` sorts them, so that a retrieved object would differ from the streamed one, and models would be shown the
-    properties of a schema in another order. The type has no equality and no indexes; for queries by a key use
+    `jsonb` sorts the keys: a retrieved object would differ from the streamed one, and models would see the properties
+    of a schema in another order. The type `json` has no equality and no indexes; for queries by a key use
     `KeyTextTransform`.
     """
 

@@ -107,7 +107,7 @@ def month_of(at: datetime, *, later: int = 0) -> datetime:
 
 
 def create_ahead(tables: Sequence[MonthlyTable], *, at: datetime, using: str = "default") -> int:
-    """Create the missing partitions of the current month and of those after it. Return the number created."""
+    """Create the missing partitions of `MONTHS_AHEAD` months from the current one on. Return the number created."""
     created = 0
     for table in tables:
         for later in range(MONTHS_AHEAD):
@@ -166,8 +166,8 @@ def _grant(_: Any, editor: Any) -> None:
 class CreateMonthlyTable(CreateModel):
     """Migration operation that creates a model's table partitioned by a column, with a default partition.
 
-    `primary_key` names the columns of the primary key in the database, which must contain the partition key, if they
-    differ from Django's: for the admin a model needs a key of one column.
+    `primary_key` names the columns of the database's primary key if they differ from Django's: the database requires
+    that they include the partition key, but Django's admin requires a key of one column.
     """
 
     def __init__(self, *arguments: Any, partition_by: str, primary_key: Sequence[str] = (), **options: Any) -> None:

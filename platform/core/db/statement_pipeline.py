@@ -26,8 +26,9 @@ Row = tuple[bytes | None, ...]
 _NOT_PREPARED = (psycopg.errors.InvalidSqlStatementName, psycopg.errors.DuplicatePreparedStatement)
 
 
-# The same transaction may succeed in a moment: it was chosen to resolve a conflict (class 40), the server lacks memory
-# or space on its disk (53) or has become read-only (25006), or a statement was cancelled or exceeded a time limit.
+# Codes of errors after which the same transaction may succeed in a moment: it was rolled back to resolve a conflict
+# (class 40), the server lacks memory or disk space (53) or is read-only (25006), or a statement was cancelled or
+# exceeded a time limit.
 _PASSING = ("40", "53", "25006", "55P03", "57014")
 
 
@@ -56,14 +57,14 @@ class Statement:
 
 
 class StatementPipeline:
-    """A connection that is opened by the first transaction, and again by the next one after it was lost."""
+    """A connection that is opened by the first transaction. If it is lost, the next transaction opens a new one."""
 
     def __init__(self, conninfo: Callable[[], str] = database_conninfo) -> None:
         self._conninfo = conninfo
         self._connection: psycopg.AsyncConnection[Any] | None = None
         self._libpq: pq.abc.PGconn | None = None
         self._prepared: set[bytes] = set()
-        # False once a server has forgotten a statement, as behind a pooler that does not follow prepared statements.
+        # False once a server did not know a prepared statement, as behind poolers that do not track statements.
         self._prepares = True
         self._socket = -1
         self._readiness = select.poll()
@@ -73,7 +74,7 @@ class StatementPipeline:
     async def run(self, calls: Sequence[tuple[Statement, Sequence[bytes]]]) -> list[list[Row]]:
         """Execute the statements with their parameters in one transaction and return the rows of each.
 
-        One transaction at a time. Raises the database's error (`psycopg.Error`), after which nothing is written, or
+        Only one transaction may run at a time. Raises `psycopg.Error`, after which nothing was written, or
         `ConnectionLost`.
         """
         libpq = await self._connected()
@@ -113,7 +114,7 @@ class StatementPipeline:
         except BaseException as error:
             if isinstance(error, TimeoutError):
                 await self._cancel()
-            # Otherwise the answers of this transaction would be taken for those of the next one.
+            # Otherwise the next transaction would read the answers of this one.
             self.close()
             if isinstance(error, psycopg.OperationalError | OSError):
                 raise ConnectionLost(str(error)) from error
@@ -129,7 +130,7 @@ class StatementPipeline:
                 if not (failed.sqlstate or "").startswith(_PASSING):
                     raise failed
                 if isinstance(failed, READ_ONLY):
-                    # A standby now, after a failover: only a new connection finds the new primary.
+                    # After a failover, this server is a standby: only a new connection finds the new primary.
                     self.close()
                 is_cancelled = isinstance(failed, psycopg.errors.QueryCanceled)
                 raise (TransactionCancelled if is_cancelled else ConnectionLost)(str(failed)) from failed
@@ -158,7 +159,7 @@ class StatementPipeline:
         return libpq
 
     async def _cancel(self) -> None:
-        # Otherwise statements that wait for a lock would pile up in the server, and take effect after their time.
+        # Otherwise statements that wait for a lock would accumulate in the server, and take effect too late.
         if self._connection is not None:
             with suppress(psycopg.Error):
                 await self._connection.cancel_safe(timeout=CANCEL_SECONDS)

@@ -19,7 +19,7 @@ _SHORT_SECONDS = 0.1
 
 
 class WaitLimit:
-    """The limit of a request, whose waits may overlap and are measured in several threads."""
+    """The limit of a request. Its waits may overlap and are measured in several threads."""
 
     def __init__(self, seconds: float) -> None:
         self.has_ended = False
@@ -37,7 +37,7 @@ class WaitLimit:
             return max(self._seconds - self._used - waiting, 0.0)
 
     def renew(self) -> None:
-        """Start anew: the client was sent something, or the request has made progress."""
+        """Restart the limit, because the client was sent something or the request has made progress."""
         with self._lock:
             self._used, self._since = 0.0, time.monotonic()
 
@@ -85,7 +85,7 @@ _seconds: float | None = None
 
 
 def limit_waits(seconds: float | None) -> None:
-    """Limit the time that each request of this process waits for the database; for web, whose clients wait."""
+    """Limit the time that each request of this process waits for the database. Used in web processes."""
     global _seconds  # noqa: PLW0603 - set once, when a web process starts
     _seconds = seconds
 
@@ -117,7 +117,7 @@ def separate() -> Context:
 
 
 def unrelated() -> Context:
-    """Return a context for a task that outlives the request that starts it: each of its waits has the whole limit."""
+    """Return a context for a task that outlives the request that starts it: each of its waits has the full limit."""
     context = copy_context()
     context.run(_current.set, None)
     return context

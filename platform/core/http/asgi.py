@@ -79,7 +79,7 @@ def with_request_id(app: App, *, route_of: Callable[[Scope], str] = _unknown_rou
     """Wrap an app so that every request has an id: `scope["request_id"]`, sent as the header `x-request-id`.
 
     Also sets the request's origin (`core.origin`), writes its line of the access log, counts it, and ends it properly
-    if the process shuts down meanwhile. `route_of` returns the template of a request's path, one of few.
+    if the process shuts down meanwhile. `route_of` returns the template of a request's path; there are only a few.
     """
 
     async def with_id(scope: Scope, receive: Receive, send: Send) -> None:

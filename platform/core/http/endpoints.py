@@ -1,7 +1,7 @@
 """Declaration of endpoints: each is declared once, by the decorator of its handler.
 
 URLs, the check of the scope, the OpenAPI document, docs/reference/api-coverage.md and the table of the tests are
-derived from it.
+derived from the declarations.
 """
 
 import re
@@ -86,10 +86,10 @@ class ApiObject:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A method of a path below /v1/; as a decorator it declares the handler of a view. Any key has the empty scope.
+    """A method of a path below /v1/. As a decorator, it declares the handler of a view. Every key has the empty scope.
 
-    The handler receives the ids of the path, the arguments of `query`, and `body`. Method and path are those of the
-    view (`tenants.views.ApiView`); the converter of an id in the path is its prefix, as in `<resp:response_id>`.
+    The handler receives the ids of the path, the arguments of `query`, and `body`. The method and the path come from
+    the view (`tenants.views.ApiView`); the converter of an id in the path is its prefix, as in `<resp:response_id>`.
     `returns` is the type of the returned object, by default the one that the handler is annotated with, or a media type
     for contents that are not JSON. `parse` converts the values of a JSON body, by default into the type `body`. `query`
     None accepts any parameters. A `spooled` body is written to disk. `calls_model`: the handler itself reserves the
@@ -163,7 +163,7 @@ class Endpoint:
 
     @property
     def statuses(self) -> Sequence[int]:
-        """The statuses of its errors."""
+        """The HTTP statuses of the endpoint's errors."""
         if self.errors is not None:
             return sorted({*self.errors, *([400] if self.ids else [])})
         checks = {
@@ -226,7 +226,7 @@ def _response(returned: Any) -> HttpResponseBase:
 
 
 class EndpointIndex:
-    """Endpoints by the path of a request. Names in paths come before ids, whose patterns match them as well."""
+    """Index of the endpoints by path. Names in paths take precedence over ids, whose patterns also match names."""
 
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
         self._by_name: dict[str, list[Endpoint]] = {}

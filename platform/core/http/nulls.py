@@ -49,7 +49,7 @@ def _lenient(schema: Any, *, forbids: bool = False) -> Any:
 
 
 def _known_keys(fields: dict[str, Any]) -> dict[str, str | None]:
-    """Return the keys that an object may have. The second alias of a field comes with the first, which replaces it."""
+    """Return the keys that an object may have. The value of a field's second alias is its first alias, which wins."""
     known: dict[str, str | None] = {}
     for name, field in fields.items():
         match field.get("validation_alias", name):

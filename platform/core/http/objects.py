@@ -1,6 +1,6 @@
 """Types of the objects that several endpoints return. The OpenAPI document is derived from these types.
 
-The docstring of a type is its description in the document; `server.reference.descriptions` has those of its fields.
+The docstring of a type is its description in the document. `server.reference.descriptions` describes its fields.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ class Deleted(TypedDict, Generic[Entry, Kind]):
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Annotation of a JSON object that is stored or built as a dictionary: the type that has its fields."""
+    """Annotation of a JSON object that is stored or built as a dictionary. It names the type with its fields."""
 
     of: Any
 

@@ -128,7 +128,7 @@ def error_response(error: ApiError) -> HttpResponse:
 
 
 def download_headers(filename: str) -> dict[str, str]:
-    """Return the headers of a file that browsers save: a user's or a model's file must not run as a page of ours."""
+    """Return headers that make browsers save a file, because files of users and models must not run as our pages."""
     disposition = content_disposition_header(as_attachment=True, filename=filename) or "attachment"
     return {"Content-Disposition": disposition, "X-Content-Type-Options": "nosniff"}
 
@@ -203,7 +203,7 @@ def parse_form_in_memory(body: bytes, content_type: str) -> Form:
 
 
 class _FormInMemory(MemoryFileUploadHandler):
-    """Keeps files of any size in memory, where they already are as parts of the body.
+    """Upload handler that keeps files of any size in memory, because the body that contains them is in memory too.
 
     Django's own handler leaves files beyond `FILE_UPLOAD_MAX_MEMORY_SIZE` to one that writes them to disk.
     """

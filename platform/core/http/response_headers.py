@@ -1,4 +1,4 @@
-"""Headers for the response to the current request, which any code that serves it may add: success, error or stream."""
+"""Headers that the code for a request adds to its response, which may be a success, an error or a stream."""
 
 from collections.abc import Mapping
 from contextvars import ContextVar

@@ -1,4 +1,4 @@
-"""Sending answers to clients that may disconnect: bodies, and streams whose events are only bytes here."""
+"""Sends answers to clients that may disconnect: whole bodies, and streams of serialized events."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -64,8 +64,8 @@ async def send_events(
 ) -> None:
     """Send server-sent events. `close` is called before the client receives the end.
 
-    `last_event` returns the event for an error: the status has been sent, so it can only be an event, after which the
-    stream ends. After `ConnectionCut`, which is raised, the stream has no end.
+    `last_event` returns the event that reports an error and ends the stream: the status has been sent already.
+    `ConnectionCut` is raised to the caller, and the stream is left without an end.
     """
     await send({"type": "http.response.start", "status": 200, "headers": [*_EVENT_STREAM, *headers]})
     _OPEN.inc()

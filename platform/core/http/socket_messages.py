@@ -1,4 +1,4 @@
-"""Memory for WebSocket messages, the same under every server: bounds those that a process receives at the same time.
+"""Bound on the memory of the WebSocket messages that a process receives at the same time, independent of the server.
 
 A server keeps a message until it is complete, and the application until its response has started. So a message of more
 than 1 MiB reserves its size before it is read. Until that is possible, nothing is read from its connection. After a
@@ -33,7 +33,7 @@ _LONGEST_SECONDS = 600
 
 
 class Reservation:
-    """A part of the budget."""
+    """A part of the budget, released when the object is freed."""
 
     __slots__ = ("_budget", "sender", "size")
 
@@ -75,7 +75,7 @@ class MessageBudget:
         return Reservation(self, sender, size)
 
     def try_extend(self, reservation: Reservation, size: int) -> bool:
-        """Change a reservation to a size; return false if other messages use the rest of the budget."""
+        """Change the size of a reservation; return false if other messages use the rest of the budget."""
         if not self._has(reservation.sender, size - reservation.size):
             return False
         self.add(reservation.sender, size - reservation.size)

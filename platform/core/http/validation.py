@@ -66,7 +66,7 @@ def id_with(prefix: Prefix) -> AfterValidator:
 
 ConversationId = Annotated[str, Field(max_length=64), id_with(Prefix.CONVERSATION)]
 ContainerId = Annotated[str, Field(max_length=128), id_with(Prefix.CONTAINER)]
-# The limit is that of item ids, which OpenAI applies to the ids of files as well.
+# OpenAI's limit for the ids of items and of files.
 FileId = Annotated[str, Field(max_length=255), id_with(Prefix.FILE)]
 PromptId = Annotated[str, Field(max_length=64), id_with(Prefix.PROMPT)]
 ResponseId = Annotated[str, Field(max_length=64), id_with(Prefix.RESPONSE)]
@@ -106,8 +106,8 @@ def parse_json(body: bytes) -> dict[str, Any]:
     # Counting colons avoids the walk for most bodies. In 20 MB the count takes longer than the walk.
     if (len(body) > _COUNTED_BYTES or body.count(b":") > MAX_KEYS) and is_wider(parsed, MAX_KEYS):
         raise InvalidValue(f"Invalid body: an object has more than {MAX_KEYS} keys.")
-    # PostgreSQL cannot store NUL characters. They are dropped, as the API accepts them. Images have no backslash, and
-    # the longer search would take 30 ms for 20 MB of base64.
+    # PostgreSQL cannot store NUL characters, so they are removed. A backslash is searched for first: base64 contains
+    # none, and the search for the longer text would take 30 ms for an image of 20 MB.
     pause()
     has_nul = b"\\" in body and b"\\u0000" in body
     pause()

@@ -96,6 +96,6 @@ def _string_tag(value: Any) -> str:
 
 
 BY_TYPE = _ByType()
-"""Annotation of a union of objects: a value is validated as the one with its `type`."""
+"""Annotation of a union of objects: a value is validated as the member with the same `type`."""
 STRING_OR = _StringOr()
 """Annotation of a union of a string and something else, in this order."""

@@ -48,7 +48,7 @@ def loads(raw: bytes) -> Any:
         # Parse the whole text instead: a string may have no position where it can be cut, and the text between two
         # strings may have been taken for a string.
         return orjson.loads(raw)
-    # A long string that is a key is not restored; then parse the whole text.
+    # If a long string was a key, it could not be restored: parse the whole text instead.
     return root[0] if _restore(root, texts) == len(texts) else orjson.loads(raw)
 
 
@@ -125,7 +125,7 @@ def _restore(root: list[Any], texts: dict[str, str]) -> int:
 
 
 def dumps(value: Any, *, default: Callable[[Any], Any] | None = None) -> bytes:
-    """Write JSON like `orjson.dumps`, with the same results and errors, in steps where these help."""
+    """Write JSON like `orjson.dumps`, with the same results and errors. Long strings are written in steps."""
     if not has_short_turns():
         return orjson.dumps(value, default=default)
     mark = uuid4().hex
@@ -151,7 +151,7 @@ def _without_long_strings(value: Any, mark: str, texts: list[str], *, levels: in
 
 
 def _written(parts: Sequence[bytes], texts: Sequence[str]) -> Iterator[bytes | memoryview]:
-    """Yield the parts, with a text between any two."""
+    """Yield the parts, with one of the texts between each part and the next."""
     yield parts[0]
     for part, text in zip(parts[1:], texts, strict=True):
         yield b'"'

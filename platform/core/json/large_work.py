@@ -1,8 +1,8 @@
-"""Work on large requests, which runs in a thread so that the event loop keeps serving the others.
+"""Work on large requests, which runs in a thread so that the event loop keeps serving other requests.
 
 Most functions between the body and the upstream take microseconds for an ordinary request, and up to half a second for
-9 MB of text or 2,000 items. `note_size` marks a request as large; from then on, everything that the request passes to
-`off_loop` leaves the event loop.
+9 MB of text or 2,000 items. `note_size` marks a request as large; from then on, every call that the request passes to
+`off_loop` runs in the thread.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ async def off_loop(call: Callable[[], Result]) -> Result:
 
 
 async def in_thread(call: Callable[[], Result]) -> Result:
-    """Return the result of a call like `off_loop`, which runs in the thread whatever the size of the request."""
+    """Run a call in the thread, whatever the size of the request, and return its result. See `off_loop`."""
     return await asyncio.get_running_loop().run_in_executor(_THREAD, copy_context().run, _with_short_turns, call)
 
 
@@ -66,7 +66,7 @@ def _with_short_turns(call: Callable[[], Result]) -> Result:
 
 
 class _Turns(threading.local):
-    """The nested uses of short turns in the current thread, and the time of its last pause."""
+    """The depth of nested `short` blocks in the current thread, and the time of the thread's last pause."""
 
     users = 0
     began = 0.0
@@ -84,7 +84,7 @@ class _ShortTurns:
 
     @property
     def are_short(self) -> bool:
-        """Return true in a thread that is within `short`."""
+        """True if the current thread is inside a block of `short`."""
         return self._turns.users > 0
 
     @contextmanager
@@ -97,7 +97,7 @@ class _ShortTurns:
                 sys.setswitchinterval(_SWITCH_SECONDS)
                 objects, collections, oldest = self._usual_thresholds
                 if objects > _GC_OBJECTS:
-                    # Survivors are looked at again after as many objects as usual.
+                    # Objects that survive are collected again after the usual number of new objects.
                     gc.set_threshold(_GC_OBJECTS, collections * objects // _GC_OBJECTS, oldest)
             self._users += 1
         turns.users += 1

@@ -27,8 +27,8 @@ _Place = tuple[object, ...]
 class Halves:
     """Halves of characters, by the place of their string in a document of a stream.
 
-    `first` contains the first halves at the ends of earlier strings, until their second halves are found; `later`
-    contains those at the ends of strings of the current document.
+    `first` contains the first halves at the ends of earlier strings, until their second halves are found. `later`
+    contains the first halves at the ends of strings of the current document.
     """
 
     first: dict[_Place, str] = field(default_factory=dict)
@@ -50,8 +50,8 @@ def loads(raw: bytes, *, halves: Halves | None = None) -> Any:
     NaN, infinity and numbers beyond the range of floats become null, and -Infinity becomes the smallest logarithm of a
     probability. Invalid bytes and halves of surrogate pairs become U+FFFD, and NUL characters are removed.
 
-    With `halves`, a half at the end of a string is moved there, and one at the beginning is joined with the first half
-    of an earlier document: the texts of a stream may be divided inside of a character.
+    With `halves`, a first half at the end of a string is moved to `halves`, and a second half at the beginning is
+    joined with the first half of an earlier document: the texts of a stream may be divided inside of a character.
     """
     text = _decoded(raw).lstrip(_BOM)
     try:

@@ -15,7 +15,7 @@ _STEP = 0.2
 _BEAT_SECONDS = 0.02
 # Weight of the latest beat or commit in the mean: a single long one changes little.
 _SHARE = 0.2
-# Commits are slow from this multiple of the fastest one of the last minute, which tells how fast the database is.
+# Commits are slow if they take this multiple of the last minute's fastest commit, which shows the database's speed.
 _SLOW_FACTOR = 4.0
 _SLOW_SECONDS = 0.002
 _WINDOW_SECONDS = 30.0

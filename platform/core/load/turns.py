@@ -1,4 +1,4 @@
-"""Turns at a small number of places, taken by keys in rotation: a key that asks for many does not delay the others."""
+"""A few places that keys take in rotation, so that a key with many requests does not delay the others."""
 
 import asyncio
 from collections import deque
@@ -65,9 +65,9 @@ class Turns:
             queue = self._queues.pop(following)
             place = queue.popleft()
             if queue:
-                # To the end of the rotation.
+                # The key moves to the end of the rotation.
                 self._queues[following] = queue
-            # One that is done belongs to a cancelled request.
+            # A future that is done belongs to a cancelled request.
             if not place.done():
                 self._take(following)
                 place.set_result(None)

@@ -168,7 +168,7 @@ _teams: set[str] = set()
 
 
 def add_model(name: str) -> None:
-    """Make the name of a configured model a label of its own."""
+    """Use the name of a configured model as a label value from now on."""
     if len(_models) < _MAX_MODELS:
         _models.add(name)
 

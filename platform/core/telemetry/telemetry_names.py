@@ -1,4 +1,4 @@
-"""Names of OpenTelemetry's semantic conventions, as far as the platform uses them, and names of its own.
+"""The names of OpenTelemetry's semantic conventions that the platform uses, and the platform's own names.
 
 The names for generative AI are not stable yet (https://github.com/open-telemetry/semantic-conventions-genai): when they
 change, only this module has to change.

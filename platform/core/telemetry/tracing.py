@@ -1,8 +1,8 @@
 """Traces and metrics for OpenTelemetry: off, unless `OTEL_EXPORTER_OTLP_ENDPOINT` is set and the SDK is installed.
 
 W3C's trace context is taken from clients and passed on to workers, MCP servers and upstreams. Spans have names, models,
-numbers and errors by type, but never content. The provider is not the global one: libraries with spans of their own,
-such as the MCP client, record nothing then, and pass on the span around them.
+numbers and errors by type, but never content. The provider is not registered globally. Therefore libraries with spans
+of their own, such as the MCP client, record nothing and only pass on the current span.
 """
 
 import logging
@@ -40,7 +40,7 @@ class _Telemetry:
 
 
 def start(kind: str) -> None:
-    """Start to export if this is configured; `kind` is the kind of the process. Not before a fork: starts threads."""
+    """Start to export if this is configured; `kind` is the kind of the process. Starts threads: call after a fork."""
     if not (endpoint := settings.OTEL_EXPORTER_OTLP_ENDPOINT.rstrip("/")):
         return
     try:

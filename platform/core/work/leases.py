@@ -26,7 +26,7 @@ to find the next team.
 
 
 def lease_until() -> datetime:
-    """Return when a lease that is taken or renewed now expires, by `shared_now`."""
+    """Return the expiry time of a lease that is taken or renewed now, by `shared_now`."""
     return shared_now() + timedelta(seconds=settings.LEASE_SECONDS)
 
 
@@ -79,7 +79,7 @@ def is_free() -> Q:
 
 
 def lock(rows: "QuerySet[Row]", *, of: Sequence[str] = ()) -> "QuerySet[Row]":
-    """Return a query that locks rows until the end of the transaction, without those that another one has locked."""
+    """Return a query that locks rows until the end of the transaction. Rows that are locked already are skipped."""
     return rows.select_for_update(skip_locked=True, no_key=True, of=of)
 
 

@@ -1,8 +1,8 @@
 """Notifications between processes: "the rows of this channel have changed", over Redis' PUBLISH and SUBSCRIBE.
 
-The change itself is in the database, and a message may repeat it, so that listeners need not read it. Notifications and
-messages may be lost, and they may be sent without a change. Listeners therefore also poll the database, more often
-while `is_connected` is false.
+The change itself is in the database. A message may also contain it, so that listeners need not read the database.
+Notifications and messages may be lost, and they may be sent without a change. Therefore listeners also poll the
+database, more often while `is_connected` is false.
 """
 
 import asyncio
@@ -163,7 +163,7 @@ class Notifications:
                 self._deliver(message["channel"].decode(), data)
 
     async def _probe(self, pubsub: Any) -> None:
-        """Raise `ConnectionError` when a silent connection does not answer either."""
+        """Raise `ConnectionError` if a connection without messages does not answer a PING."""
         while True:
             self._has_heard = False
             await asyncio.sleep(self._silence_seconds)

@@ -1,8 +1,8 @@
 """Presence of processes in the database: each has a connection with its name, which ends when the process dies.
 
-A lease ends the work of a dead process as well, but only when it expires, and it has to outlast pauses and a restart of
-the database. A process that sees the connection of another one end need not wait for that. Its reaction must be safe
-even if the other process lives: leases guard the writes of that process.
+Leases also reveal dead processes, but only when they expire, and they have to outlast pauses and a restart of the
+database. The end of a process's connection shows its death earlier. The reaction must be safe even if the process is
+still alive: its leases guard its writes.
 
 The connection also keeps the time of the database, see `core.clock`.
 """
@@ -29,7 +29,7 @@ _MISSES = 3
 _PREFIX = "platform:"
 # Processes announce their start here, so that one is known even if it dies before the next poll.
 _CHANNEL = "presence"
-# A connection whose network is gone must not look like a process for the two hours of Linux.
+# Closes a connection whose network has failed: by default, Linux would keep it for two hours, like a living process.
 _SESSION = """
 SELECT set_config('application_name', %s, false), set_config('tcp_keepalives_idle', '5', false),
     set_config('tcp_keepalives_interval', '2', false), set_config('tcp_keepalives_count', '3', false),
@@ -67,11 +67,11 @@ class Watch:
         self._misses: dict[str, int] = {}
 
     def announce(self, name: str) -> None:
-        """Note that a process has started."""
+        """Record that a process has started."""
         self._misses.setdefault(name, 0)
 
     def note(self, present: Collection[str]) -> list[str]:
-        """Note the processes that are present now; return earlier ones that have been missing `_MISSES` times."""
+        """Record the processes that are present now. Return those that have been missing `_MISSES` times in a row."""
         self._misses = {name: count + 1 for name, count in self._misses.items()} | dict.fromkeys(present, 0)
         dead = [name for name, count in self._misses.items() if count >= _MISSES]
         for name in dead:
@@ -94,19 +94,19 @@ def _watch(died: Died) -> None:
     own = process_name().rpartition(":")[2]
     with psycopg.connect(database_conninfo(), autocommit=True) as connection:
         (backend,) = connection.execute("SELECT pg_backend_pid()").fetchone() or (None,)
-        # A pooler gives clients a number of its own. Its connections do not show whether a process lives.
+        # Behind a pooler, this number is the pooler's own, and connections do not show whether a process lives.
         is_direct = backend == connection.info.backend_pid
         if is_direct:
             connection.execute(f"LISTEN {_CHANNEL}")
             connection.execute(_SESSION, [_PREFIX + own, _CHANNEL, own])
-        # A new one for each connection: when the database was restarted, all processes have lost theirs.
+        # A new object for each connection: after a restart of the database, all processes have lost their connections.
         watch = Watch()
         connection.add_notify_handler(lambda note: watch.announce(note.payload))
         while not _is_leaving.is_set():
             asked = uptime()
             moment, is_standby, names = connection.execute(_POLL, [_PREFIX]).fetchone() or (None, False, None)
             if is_standby:
-                # After a failover; the other processes are connected to the new primary.
+                # This happens after a failover. The other processes are connected to the new primary.
                 return
             took = uptime() - asked
             if isinstance(moment, datetime) and took < _SLOW_SECONDS:

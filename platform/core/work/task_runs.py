@@ -17,7 +17,7 @@ from core.work.notifications import blocking_client
 
 logger = logging.getLogger(__name__)
 _KEY = "platform:tasks"
-# More than ever run at the same time: tasks that have no end must not fill the memory.
+# More than the number of tasks that run at the same time. Tasks whose end is never reported must not fill the memory.
 _MAX_STARTED = 1000
 
 

@@ -55,7 +55,7 @@ class WorkLoop(ABC, Generic[Claimed]):
         raise NotImplementedError
 
     async def drain(self) -> None:
-        """Bring work to an end after the loop was stopped."""
+        """Finish or give back the work in progress after the loop was stopped."""
 
     # -- for other threads ---------------------------------------------------------------------------------------------
 
@@ -65,7 +65,7 @@ class WorkLoop(ABC, Generic[Claimed]):
             self._loop.call_soon_threadsafe(self._due.set)
 
     def stop(self) -> None:
-        """Stop claiming; `run` returns when work was drained."""
+        """Stop claiming work. `run` returns after the work in progress was drained."""
         self.is_stopping = True
         self.wake()
 
@@ -103,7 +103,7 @@ class WorkLoop(ABC, Generic[Claimed]):
             if not has_more and not self.is_stopping:
                 await wait_within(self._due, self.poll_seconds)
                 await asyncio.sleep(self.pace_seconds)
-        # Let a task start that was just created: cancelled before its first step, it could not release its claim.
+        # Lets a new task start: a task that is cancelled before its first step could not release its claim.
         await asyncio.sleep(0)
         try:
             await self.drain()

@@ -30,7 +30,7 @@ class WorkerMessage:
             logger.warning("workers cannot be notified; they will find their work by polling", exc_info=True)
 
     def notify(self) -> None:
-        """Ask for one message and return at once; safe in any thread. Calls during a send share the next message."""
+        """Send one message in the background; safe in any thread. All calls during a send share the next message."""
         self._pending.set()
         with self._lock:
             if self._thread is None:

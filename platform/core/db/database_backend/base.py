@@ -11,16 +11,17 @@ from core.db.wait_limit import Wait, seconds_left
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
-    """Wrapper of a connection from the pool that was not closed while it was idle, in the pool or in its thread.
+    """Wrapper of a connection from the pool. Replaces a connection that was closed while it was idle.
 
-    The pool has a check of its own (`CONN_HEALTH_CHECKS`), and waits after each broken connection that it finds: 1, 2
-    and 4 s. After a restart of the database, which breaks all of them, a request waited for ten seconds and failed.
+    The pool's own check (`CONN_HEALTH_CHECKS`) waits after each broken connection that it finds: 1, 2 and 4 s. A
+    restart of the database breaks all connections: a request then waited ten seconds and failed.
     """
 
     @override
     def ensure_connection(self) -> None:
         # Called before each transaction and statement. A thread may keep its connection for hours between two of them.
-        # Connections without a pool, such as that of `migrate`, have locks or settings that would be lost.
+        # Connections without a pool, such as the one of `migrate`, are never replaced: they may have locks or settings
+        # that would be lost.
         is_kept = self.connection is not None and self.pool is not None
         if is_kept and self.autocommit and not self.in_atomic_block and is_closed_by_server(self.connection):
             self.close()
