@@ -1,4 +1,4 @@
-"""Attachments: images and files that items reference, and that models get as bytes or as extracted text.
+"""Attachments: images and files that items reference. Models get their bytes or their extracted text.
 
 Items stay as the client sent them. The attachments of a turn are passed separately, in a mapping by `attachment_key`.
 """
@@ -58,7 +58,7 @@ class Attachments(Protocol):
         ...
 
     def file_texts(self, items: Iterable[StoredItem]) -> list[str]:
-        """Return the extracted texts of the files that were already loaded."""
+        """Return the extracted texts of files, without files that have not been loaded yet."""
         ...
 
 

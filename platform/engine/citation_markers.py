@@ -31,7 +31,7 @@ HOW_TO_CITE = (
 _OPENS = "【"
 # Some models append `†` and a title, in the style of OpenAI's own markers.
 _MARK = re.compile(r"【([0-9a-zA-Z]{4}:\d{1,3})(?:†[^】]{0,40})?】")
-# Longest text that is held back because it may be a marker.
+# Maximum length of text that is held back because it may become a marker.
 _MAX_LENGTH = 60
 
 
@@ -117,7 +117,7 @@ def open_turn(model: LanguageModel, request: TurnRequest) -> TurnStream:
 
 @dataclass(slots=True)
 class _CitedText:
-    """Text part of an answer: `written` was emitted, `waiting` is held back because it may be part of a marker."""
+    """Text part of an answer. `written` was emitted; `waiting` is held back because it may be part of a marker."""
 
     known: dict[str, CitedSource]
     written: str = ""
@@ -155,7 +155,7 @@ class _CitedText:
 
 
 class _CitingStream:
-    """Turn stream with converted markers, consistently in its events, items and result."""
+    """Turn stream whose events, items and result have citations instead of markers."""
 
     def __init__(self, stream: TurnStream, known: dict[str, CitedSource], files: Mapping[str, Body]) -> None:
         self._stream = stream

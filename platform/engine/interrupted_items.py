@@ -22,9 +22,9 @@ _INTERRUPTED = "The run was stopped before the server answered."
 
 
 class OpenItem:
-    """Tracks the item of a hosted tool that is open.
+    """Tracker of the open item of a hosted tool.
 
-    Items of a turn are closed by the turn itself; those of hosted calls have to be closed by the run.
+    A turn closes its own items, but the run has to close the items of hosted calls.
     """
 
     def __init__(self) -> None:

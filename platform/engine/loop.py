@@ -160,7 +160,7 @@ class Run:
         return self._completed() if compactor.is_only_step else Action.CALL_MODEL
 
     def next_request(self) -> TurnRequest | None:
-        """Return the next model request as far as it is known now; None for a run that calls no model."""
+        """Return the next model request, from the state that is known now; None for a run that calls no model."""
         return turn_request.build(self._context, self._state, Toolbox()) if self._context.generates else None
 
     @property
@@ -175,7 +175,7 @@ class Run:
         return not busy and not any(p.attempt and p.result is None for p in self._state.pending)
 
     def interrupt(self, ending: Ending) -> RunEnded:
-        """End the run immediately, because it was cancelled or its process has to give it up.
+        """End the run immediately, because it was cancelled or because its process cannot continue it.
 
         Output received so far is kept; open items are closed as incomplete.
         """
@@ -199,11 +199,11 @@ class Run:
     def lost_turn(self, *, began: datetime, ended: datetime) -> TurnRecord | None:
         """Return the record of the model call during which the previous process died, estimated from the log.
 
-        None if it was not calling the model.
+        None if the process was not calling the model.
         """
         state = self._state
         kinds = {fragment.body["type"] for fragment in state.fragments}
-        # Tools list themselves before the first call.
+        # MCP tools are listed before the first model call.
         if state.queued or state.pending or state.awaits_client or "mcp_list_tools" in kinds:
             return None
         if not self._context.generates:
@@ -221,8 +221,8 @@ class Run:
     def end_dead(self, ending: Ending, *, lost: TurnRecord | None, has_open_call: bool = False) -> RunEnded:
         """End a run whose process died, and count the model call that was lost with it.
 
-        `has_open_call`: the process is alive after all and will add its open call to the usage, which is hidden until
-        then.
+        `has_open_call`: the process is still alive and will add its open model call to the usage. Until then, the usage
+        is hidden.
         """
         self._state.has_open_call = has_open_call
         if lost is not None:
@@ -356,7 +356,7 @@ class Run:
         return self._end(self._completion(at), at=at)
 
     def _record(self, turn: _OpenTurn, result: TurnResult, discarded: DiscardedTurn | None = None) -> TurnRecord:
-        # Every turn counts, also a discarded or failed one: the upstream has charged for its tokens.
+        # Discarded and failed turns count too: the upstream has charged for their tokens.
         record = TurnRecord(
             number=self._state.turn,
             started_at=turn.started_at,
@@ -377,7 +377,7 @@ class Run:
             return self._estimate(result)
         if usage.input_tokens and (usage.output_tokens or not result.items):
             return usage
-        # An upstream that reports 0 beside an answer does not count.
+        # An upstream that reports 0 tokens for an answer does not count tokens.
         estimate = self._estimate(result)
         return replace(
             usage,

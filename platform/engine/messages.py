@@ -1,7 +1,7 @@
 """Input and output of a model as messages with channels and recipients, in the format of vLLM's Responses API.
 
-This is only a view: items are stored and sent to models, messages are not. Reasoning has the channel `analysis`, calls
-have `commentary` and the tool as recipient, answers have `final`.
+This is only a view: messages are neither stored nor sent to models. Reasoning has the channel `analysis`, calls have
+the channel `commentary` and the tool as recipient, answers have the channel `final`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -138,7 +138,7 @@ def _part_text(part: Mapping[str, Any]) -> str:
 
 
 def _place(part: Mapping[str, Any], *names: str) -> str:
-    # A data URL is left out, since it would be the bytes themselves.
+    # A data URL is left out, because it contains all bytes of the file.
     found = next((part[name] for name in names if part.get(name)), "")
     return f": {found}" if found and not found.startswith("data:") else ""
 

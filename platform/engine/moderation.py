@@ -1,4 +1,4 @@
-"""Check of a run's output before the run ends; output that the check may block is held back until then."""
+"""Check of a run's output before the run ends. Output that the check may block is held back until after the check."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -34,18 +34,18 @@ class OutputCheck(Protocol):
         ...
 
     def failure_for(self, result: ModerationResult) -> Failure | None:
-        """Return why the output must not be sent, or None if it may be."""
+        """Return the reason why the output must not be sent, or None if it may be sent."""
         ...
 
 
 class EndRun(Protocol):
-    """End a run. The body of its response is built from the run's state."""
+    """Function that ends a run. The body of the response is built from the run's state."""
 
     def __call__(self, ending: Ending, *, at: datetime, turn: TurnRecord | None) -> RunEnded: ...
 
 
 class ModerationGate:
-    """Passes on the steps of a run whose output has been checked."""
+    """Gate that passes on the steps of a run after their output was checked."""
 
     def __init__(self, checks: OutputCheck, state: RunState, *, end: EndRun, now: Callable[[], datetime]) -> None:
         self._checks = checks
@@ -74,7 +74,7 @@ class ModerationGate:
         return step
 
     def interrupt(self, end: RunEnded) -> RunEnded:
-        """Return the end of an interrupted run without the output that is still unchecked."""
+        """Return the end of an interrupted run without output that was not checked."""
         return self._withhold(end.ending, end.items, end.turn, at=end.ended_at) if self._held else end
 
     async def check_end(self, end: RunEnded) -> RunEnded:
@@ -111,7 +111,7 @@ class ModerationGate:
     def _withhold(
         self, ending: Ending, items: Sequence[OutputItem], turn: TurnRecord | None, *, at: datetime
     ) -> RunEnded:
-        # The response keeps nothing of the blocked turn. Its usage stays: the tokens were spent all the same.
+        # The response has no output of the blocked turn. The turn's usage is kept: its tokens were spent.
         self._held = []
         state = self._state
         state.output = [item for item in state.output if not any(item is withheld for withheld in items)]

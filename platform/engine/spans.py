@@ -1,7 +1,7 @@
-"""Spans of the timeline: parts of a run that no model call or tool call accounts for.
+"""Spans of the timeline: parts of a run outside of its model calls and tool calls.
 
-Code that may delay a run is measured with `span`, wherever it is. The recorder takes the spans of its run and stores
-them in rows that it writes anyway. Code outside of a run may use `span` as well; nothing is recorded then.
+Any code that may delay a run is measured with `span`. The recorder takes the spans of its run and stores them in rows
+that it writes anyway. Outside of a run, `span` records nothing.
 """
 
 from contextvars import ContextVar
@@ -66,7 +66,7 @@ class Span:
         _add(self)
 
 
-# Tasks inherit it, so that everything that runs on behalf of a run adds to the same list.
+# Tasks inherit this variable, so all tasks of a run add spans to the same list.
 _current: ContextVar[list[Span] | None] = ContextVar("spans", default=None)
 
 
@@ -76,7 +76,7 @@ def begin() -> None:
 
 
 def take(origin: datetime) -> list[dict[str, Any]]:
-    """Return the spans that have ended since the last call, as they are stored."""
+    """Return the spans that have ended since the last call, in the form in which they are stored."""
     spans = _current.get()
     if not spans:
         return []

@@ -19,11 +19,11 @@ from engine.turn import Call, Sampling, Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTraits:
-    """Abilities of a model that the engine depends on.
+    """Capabilities of a model that the engine depends on.
 
-    `structured_output`: "native", the upstream enforces the format; "checked", the upstream is asked for it, and the
-    output is held back until it was validated; "prompted", the same, but the format is described in the instructions.
-    `context_window` is in tokens, None if unknown.
+    Values of `structured_output`: "native": the upstream enforces the format. "checked": the upstream is asked for the
+    format, and the output is held back until it is validated. "prompted": like "checked", but the instructions describe
+    the format. `context_window` is in tokens, None if unknown.
     """
 
     structured_output: str = "checked"
@@ -64,7 +64,7 @@ class RunContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputItem:
-    """Output item. Not `in_context`: shown to the client, but not sent to the model (fragments of a cut turn)."""
+    """Output item. Without `in_context`, as for items of a cut turn, only the client sees it and not the model."""
 
     body: Body
     in_context: bool = True
@@ -113,7 +113,7 @@ def output_images(*, after: int, call: Call, images: Sequence[Body]) -> ContextI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscardedTurn:
-    """Turn that was not accepted, with its items. `defect` None: the upstream rejected the input as too long."""
+    """Turn that was not accepted, with its items. `defect` is None if the upstream rejected the input as too long."""
 
     defect: str | None
     items: list[Body] = field(default_factory=list)
@@ -133,7 +133,7 @@ class Fragment:
     """Item of a turn that was cut: its `output_item.added` is in the log, but its turn was never committed.
 
     `is_open`: its `output_item.done` is not in the log. `open_part` is the index of the content part that was being
-    written, `open_summary` that of the summary part.
+    written, `open_summary` the index of the summary part.
     """
 
     output_index: int
@@ -152,7 +152,7 @@ class RunState:
     `fragments`: items of a turn that was cut; open ones are closed as incomplete before anything else happens.
     `hosted_calls`: number of hosted calls that were accepted, for `max_tool_calls`.
     `awaits_client`: the client has to send outputs or approvals before the model is called again.
-    `discarded`: number of discarded turns; `rejected` is the one directly before the next turn.
+    `discarded`: number of discarded turns; `rejected` is the discarded turn directly before the next turn, if any.
     `input_too_long`: the upstream rejected the input as too long, so later turns send half of it.
     `unproductive_turns`: number of turns since the last one with a valid call.
     `queued`: no worker has started the run yet.
@@ -182,11 +182,11 @@ class RunState:
 
     @property
     def final_usage(self) -> Usage | None:
-        """Usage of the run once it has ended. None if it is not known yet, or if no model was called."""
+        """Usage of the run after its end. None if the usage is not known yet, or if no model was called."""
         return self.usage if not self.has_open_call and (self.turn or self.usage.has_tokens) else None
 
     def count_lost(self, usage: Usage) -> None:
-        """Add the usage of a call that was lost with its process, and that another process repeats."""
+        """Add the usage of a call that was lost with its process and is repeated by another process."""
         self.usage += usage
         self.lost_tokens += usage.output_tokens
 

@@ -35,8 +35,8 @@ class RunStarted:
 class TurnRecord:
     """One upstream call, for the usage records and the admin.
 
-    `usage` is estimated where the upstream reported none. `discarded`: the output was not accepted. `compacts`: the
-    call was a compaction pass, which may have `failed`. `repeated` are the usages of `result.lost_attempts`.
+    `usage` is an estimate if the upstream reported none. `discarded`: the output was not accepted. `compacts`: the call
+    was a compaction pass, which may have `failed`. `repeated` are the usages of `result.lost_attempts`.
     """
 
     number: int
@@ -56,7 +56,7 @@ class TurnRecord:
 
     @property
     def outcome(self) -> str:
-        """How the call ended, as in its usage record."""
+        """Outcome of the call for its usage record."""
         if self.result.finish is Finish.ERROR or self.failed:
             return "failed"
         if self.compacts and self.result.finish is not Finish.INTERRUPTED:
@@ -124,7 +124,7 @@ class TurnDiscarded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextCompacted:
-    """A compaction pass ended. Without items it failed, and the run continues uncompacted."""
+    """A compaction pass ended. If there are no items, the pass failed and the run continues without compaction."""
 
     events: list[Event]
     turn: TurnRecord

@@ -42,7 +42,7 @@ class Usage:
 
     @property
     def has_tokens(self) -> bool:
-        """True if anything was read or written."""
+        """True if any tokens were read or written."""
         return bool(self.input_tokens or self.output_tokens)
 
     def __add__(self, other: "Usage") -> "Usage":
@@ -72,7 +72,7 @@ class Attempt:
 
     @property
     def may_be_charged(self) -> bool:
-        """True unless the upstream answered with an error or was never reached: neither is charged."""
+        """True unless the upstream answered with an error or was never reached: such requests are not charged."""
         return self.was_sent and (self.status is None or self.status < _ERRORS)
 
 
@@ -109,7 +109,7 @@ class Grammar:
 class FunctionTool:
     """Function offered to the model.
 
-    `name` is the upstream's name of the function; `label` and `namespace` are the client's name where it differs.
+    `name` is the upstream's name of the function; `label` and `namespace` are the client's name if it is different.
     `parameters` is a JSON schema. `strict` None leaves strictness to the upstream. `form` decides which item a call
     becomes. `asynchronous`: the client may continue the conversation before it has answered a call.
     """
@@ -127,7 +127,7 @@ class FunctionTool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """Sampling parameters of a turn. None: not sent by the client, hence not sent to the upstream."""
+    """Sampling parameters of a turn. A None was not sent by the client and is not sent to the upstream."""
 
     tools: tuple[FunctionTool, ...] = ()
     tool_choice: str | FunctionTool | None = None
@@ -211,9 +211,10 @@ _SERVICE_TIERS = frozenset({"default", "flex", "scale", "priority", "fast", "ult
 class TurnResult:
     """Result of a turn.
 
-    `items` are final bodies in output order. `usage` is None when the upstream did not report it. `finish_reason` is
-    the upstream's own word for `finish`. `stop_sequence` is the one that ended the text. `attempts` are the HTTP
-    requests; the last is the one whose answer was read. Empty: none was begun; None: unknown.
+    `items` are final bodies in output order. `usage` is None if the upstream did not report it. `finish_reason` is the
+    upstream's own word for `finish`. `stop_sequence` is the sequence that ended the text. `attempts` are the HTTP
+    requests, the last of which is the request whose answer was read. They are empty if no request was begun, and None
+    if they are unknown.
     """
 
     finish: Finish
@@ -264,7 +265,7 @@ class TurnStream(Protocol):
         ...
 
     def interrupt(self) -> tuple[list[Event], TurnResult]:
-        """Stop the turn; return the events that close the open item, and the partial result."""
+        """Stop the turn. Return the events that close the open item, and the partial result."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Outcome of a finished turn: the run continues, ends, or retries because the answer cannot be accepted."""
+"""Outcome of a finished turn: the run continues or ends, or the turn is retried because its answer is not accepted."""
 
 from dataclasses import dataclass
 
@@ -41,14 +41,14 @@ class CompleteRun:
 
 @dataclass(frozen=True, slots=True)
 class EndIncomplete:
-    """End the run as incomplete: a token limit or a content filter cut the answer. `reason` as in the API."""
+    """End the run as incomplete: a token limit or a content filter cut the answer. `reason` is the API's value."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class FailRun:
-    """End the run as failed. `discarded` is set if the turn's own output is the cause, which is then not shown."""
+    """End the run as failed. `discarded` is set if the turn's output is the cause; then the output is not shown."""
 
     failure: Failure
     discarded: DiscardedTurn | None = None

@@ -64,9 +64,9 @@ def build(context: RunContext, state: RunState, tools: Toolbox) -> TurnRequest:
 
 
 def _may_end_early_or_late(sampling: Sampling) -> bool:
-    # A stop sequence ends a stream as soon as it is found, and nothing after it has to be paid for. Reasoning takes
-    # minutes, in which proxies would close a silent connection. So do loops with hosted tools, which operators watch in
-    # the console.
+    # A stop sequence ends a stream as soon as it is found, which saves the cost of the rest. Reasoning takes minutes,
+    # and proxies would close a silent connection. So do loops with hosted tools, whose progress operators watch in the
+    # console.
     return bool(sampling.stop or sampling.reasoning_summary) or sampling.reasoning_effort in _LONG_EFFORTS
 
 
@@ -80,7 +80,7 @@ def tokens_left(context: RunContext, state: RunState) -> int | None:
 
 
 def current_context(context: RunContext, state: RunState) -> CompactedContext:
-    """Return the conversation as the next turn reads it, without the instruction items."""
+    """Return the conversation for the next turn, without the instruction items."""
     output = state.context_items()
     if state.has_compacted and context.cipher is not None:
         latest = max(at for at, item in enumerate(output) if item.type == "compaction")

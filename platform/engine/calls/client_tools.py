@@ -22,9 +22,9 @@ _ODD = re.compile(r"[^a-zA-Z0-9_-]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Call form whose item has specific fields.
+    """Properties of a call form whose item has fields of its own.
 
-    `truncated`: fields of the item if its call was cut off; None if no valid item exists then, so that none is shown.
+    `truncated`: fields of the item if its call was cut off, or None if such a call has no valid item and is not shown.
     """
 
     item: str
@@ -37,8 +37,8 @@ class Shape:
 def upstream_name(namespace: str | None, name: str) -> str:
     """Return the upstream's name of a tool in a namespace or of an MCP server.
 
-    OpenAI allows at most 64 characters out of letters, digits, `_` and `-`. The name is deterministic, so later turns
-    and responses use the same one.
+    OpenAI allows at most 64 characters: letters, digits, `_` and `-`. The name is deterministic, so it is the same in
+    later turns and responses.
     """
     if not namespace:
         return name
@@ -52,7 +52,7 @@ def upstream_name(namespace: str | None, name: str) -> str:
 
 
 def called_name(namespace: str | None, name: str) -> str:
-    """Return the upstream's name of the tool of a call.
+    """Return the name that the upstream knows for the tool of a call.
 
     A deferred function outside of a namespace is called with its name as the namespace.
     """
@@ -60,7 +60,7 @@ def called_name(namespace: str | None, name: str) -> str:
 
 
 def hidden_function(form: CallForm, *, description: str = "", parameters: Schema | None = None) -> FunctionTool:
-    """Return the function that an upstream gets for a client tool. `description` is appended to the built-in one."""
+    """Return the function that an upstream gets for a client tool. `description` follows the built-in description."""
     function = SHAPES[form].function
     full_description = "\n".join(part for part in (function.description, description) if part)
     return replace(function, description=full_description, parameters=parameters or function.parameters)

@@ -49,7 +49,7 @@ class ClassifiedCalls:
         return [{**ask.item, UPSTREAM_CALL_ID: call.call_id} for call, _, ask in self.awaiting_approval]
 
     def withhold(self, item_ids: Container[str], offered: Mapping[str, FunctionTool]) -> None:
-        """Refuse the client's calls among these items, which were dropped because of an invalid call."""
+        """Refuse the client's calls among these items. The items were dropped because another call was invalid."""
         for call in [call for call in self.for_client if call.item_id in item_ids]:
             self.for_client.remove(call)
             self.refused.append((_as_upstream_call(call, offered.get(call.name)), _CLIENT_KIND, _WITHHELD))
@@ -123,7 +123,7 @@ async def _client_defect(call: Call, tool: FunctionTool | None, *, is_shown: boo
 
 
 def unexecuted(calls: Sequence[Call], *, turn: int, tools: Toolbox) -> list[CallRecord]:
-    """Return call records for the last turn of a run, in which only the client's calls can still be run."""
+    """Return call records for the last turn of a run. Only calls for the client can still be run after it."""
     records = []
     for call in calls:
         kind = tools.kind(call.name)

@@ -1,4 +1,4 @@
-"""Execution of a turn's hosted calls: concurrent, with the items in call order, and without running a call twice."""
+"""Execution of a turn's hosted calls: concurrent, with items in call order. No call that may have run is repeated."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -58,7 +58,7 @@ class HostedCalls:
         running: dict[str, asyncio.Task[PendingCall]] = {}
         try:
             while self._state.pending:
-                # Before further calls start: a result that is not stored yet would be lost if the process dies.
+                # Results are stored before further calls start: otherwise they would be lost if the process dies.
                 if (result := self._state.pending[0].result) is not None:
                     yield self._finish(self._state.pending[0], result, running)
                 elif starting := await self._startable(running):
@@ -101,15 +101,15 @@ class HostedCalls:
         return [event(self._opened, self._state.next_output_index) for event in self._progress.pop(call.call_id, ())]
 
     async def _startable(self, running: dict[str, "asyncio.Task[PendingCall]"]) -> list[PendingCall]:
-        """Return the calls that can start now. A call that a budget refuses gets the refusal as its result instead."""
+        """Return the calls that can start now. If a budget refuses a call, the refusal becomes the call's result."""
         waiting = [p for p in self._state.pending if p.result is None and p.call.call_id not in running]
         starting: list[PendingCall] = []
         for pending in waiting[: max(0, self._tools.concurrency - len(running))]:
             call = pending.call
             key = self._tools[call.name].price_key(call.name)
             if self._tools.budget is not None and key is not None and parse_object(call.arguments) is not None:
-                # This turn's own calls may free some budget when they end, so the calls of other runs are only waited
-                # for if there are none.
+                # Running calls of this turn may free some budget when they end. Without such calls, wait for the calls
+                # of other runs.
                 waits = not running and not starting
                 match await self._tools.budget.reserve_call(call, key, waits=waits):
                     case Refuse(reason):
@@ -154,7 +154,7 @@ class HostedCalls:
         return replace(result, output=result.output[: limits.characters] + _TRUNCATED)
 
     def _collect(self, running: dict[str, "asyncio.Task[PendingCall]"]) -> list[PendingCall]:
-        """Store the results of the calls that returned; return these calls in call order."""
+        """Store the results of the calls that have returned, and return these calls in call order."""
         done = {call_id: task.result() for call_id, task in running.items() if task.done()}
         for call_id in done:
             del running[call_id]

@@ -1,4 +1,4 @@
-"""Events inside the item of a hosted call, before and after its result.
+"""Events inside the item of a hosted call, before and after the call has its result.
 
 The order is OpenAI's, because client libraries rely on it.
 """
@@ -60,7 +60,7 @@ _STATES: Mapping[str, tuple[_New, _New, _New]] = {
 
 
 def announced(item: Body) -> Body:
-    """Return the item for `output_item.added`, without the input that follows in separate events."""
+    """Return the item as in `output_item.added`, without the input that follows in separate events."""
     match item:
         case {"type": "mcp_call", "arguments": str()}:
             return {**item, "arguments": ""}

@@ -13,11 +13,10 @@ from engine.events.types import Body
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """Result of a hosted call. A failure is a result as well: the model reads `output` and may try something else.
+    """Result of a hosted call. A failure is a result too: the model reads `output` and may try something else.
 
     `error` is a short code of a failure, for the tool call's row. `parts` are images, which the model reads after the
-    output. `fields` (JSON) is the data from which the tool builds its item. `cost` is the price key of a call that
-    costs money.
+    output. `fields` is JSON, from which the tool builds its item. `cost` is the price key of a call that costs money.
     """
 
     output: str

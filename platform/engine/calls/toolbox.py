@@ -39,7 +39,7 @@ class HostedTool(ABC):
     concurrency: int = 4
     """Maximum number of calls running at the same time."""
     report: Callable[[str, ProgressEvent], None] | None = None
-    """Set by a run that accepts progress: call it with the call id and the event, e.g. for partial images."""
+    """Function that reports progress such as partial images, from the call id and the event. None: not reported."""
 
     async def start(self, context: RunContext, state: RunState) -> None:  # noqa: B027 - optional
         """Read the context of the run before its first turn; called again when the run is resumed."""
@@ -100,9 +100,9 @@ class HostedTool(ABC):
         """Run the call, whose arguments are a JSON object. Failures are results; only bugs raise."""
 
     def close_items(self, body: Body, call: Call, result: ToolResult) -> list[Body]:
-        """Return the final item of a call whose item was opened as `body`, and items that follow it.
+        """Return the final item of a call that was opened as `body`, and the items that follow it.
 
-        After a timeout, or for arguments that are not a JSON object, the result is from the loop instead of the tool.
+        After a timeout, or if the arguments are not a JSON object, the loop makes the result instead of the tool.
         """
         if result.error is None:
             return [{**body, "status": "completed", "output": result.output}]
@@ -117,9 +117,9 @@ class CallBudget(Protocol):
     """Port to the budgets that hosted calls are charged to."""
 
     async def reserve_call(self, call: Call, price_key: str, *, waits: bool) -> Execute | Refuse | None:
-        """Reserve the possible cost of a call. Return None if other calls in progress have reserved too much for it.
+        """Reserve the maximum cost of a call. Return None if reservations of calls in progress leave too little for it.
 
-        `waits`: wait for these calls instead.
+        With `waits`, wait for these calls instead.
         """
         ...
 
@@ -137,8 +137,8 @@ class Toolbox:
     """The hosted tools of one run; without any, every call goes to the client.
 
     `budget` limits the calls that cost something; None: no limit. `observe` takes the tool's kind, the function's name
-    and the call's id, and returns a context manager around the call, whose value is a function that records the type of
-    an error.
+    and the call's id, and returns a context manager for the call. Its value is a function that records the type of an
+    error.
     """
 
     tools: Sequence[HostedTool] = ()

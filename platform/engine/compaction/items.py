@@ -24,8 +24,8 @@ from conversations.items import (
 )
 from core.errors import BadRequest, InvalidEncryptedContent
 
-# Share of the context window that triggers a compaction when the client names no threshold. The rest is room for the
-# answer and for the notes themselves.
+# Part of the context window that the input may fill before a compaction, unless the client sets a threshold. The rest
+# is for the answer and for the notes.
 _DEFAULT_SHARE = 0.8
 _UNKNOWN_WINDOW = 128_000
 _INTRODUCTION = (
@@ -64,7 +64,7 @@ Decrypt = Callable[[str], CompactionContent | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPlan:
-    """Compaction settings of a request: a threshold in tokens, or `at_once` to do nothing but compact."""
+    """Compaction settings of a request: a threshold in tokens, or `at_once` for a request that only compacts."""
 
     threshold: int | None = None
     at_once: bool = False
@@ -91,7 +91,7 @@ class CompactedContext:
 
 
 def from_latest_compaction(items: Sequence[StoredItem], decrypt: Decrypt) -> CompactedContext:
-    """Return the conversation from its latest compaction item on. Raises InvalidEncryptedContent.
+    """Return the conversation with its latest compaction item replacing earlier items. Raises InvalidEncryptedContent.
 
     Messages and settings before the compaction item are kept as well, without duplicates of its content: a client may
     put its own rules in front of it, or repeat kept items. Everything else is covered by the notes.

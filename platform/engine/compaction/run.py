@@ -66,7 +66,7 @@ class Compactor:
 
     @property
     def is_only_step(self) -> bool:
-        """True if the run consists of one pass and gives no answer."""
+        """True if the run consists of one compaction pass, without an answer."""
         return self._context.compaction is not None and self._context.compaction.at_once
 
     @property
@@ -75,7 +75,7 @@ class Compactor:
         return self._stream is not None
 
     def is_due(self) -> bool:
-        """Return True if a pass comes next: it was requested or announced, or the threshold is exceeded."""
+        """Return True if the next step is a pass: it was requested or announced, or the threshold is exceeded."""
         context, state = self._context, self._state
         plan = context.compaction
         if plan is None or context.cipher is None:
@@ -112,7 +112,7 @@ class Compactor:
         )
 
     def record_usage(self, usage: Usage) -> None:
-        """Record the usage of a turn whose items are in the state: its input and output are input of the next turn."""
+        """Record the usage of a turn whose items are in the state: the next turn reads its input and output."""
         # Reasoning is not sent back to most models.
         tokens = usage.input_tokens + usage.output_tokens - usage.reasoning_tokens
         is_known = tokens and not usage.estimated
@@ -142,7 +142,7 @@ class Compactor:
     # -- pass ----------------------------------------------------------------------------------------------------------
 
     def resume(self) -> None:
-        """Adopt a pass that an earlier process announced, so that its item is emitted by this one."""
+        """Continue with the pass that an earlier process has announced: this process emits its item."""
         fragments = self._state.fragments
         if fragments and fragments[-1].is_open and fragments[-1].body["type"] == "compaction":
             self._opened = fragments.pop().body
@@ -163,7 +163,7 @@ class Compactor:
         yield self._finish(result)
 
     def interrupt(self) -> TurnRecord | None:
-        """End the pass in progress; return its record, because its tokens were spent. None without a pass."""
+        """End the pass in progress, if any, and return its record, because its tokens were spent."""
         if self._stream is None:
             return None
         _, result = self._stream.interrupt()
@@ -195,7 +195,7 @@ class Compactor:
         return [OutputItemAdded(output_index=index, item=self._opened), CompactionCompacting(self._opened["id"], index)]
 
     def build_request(self) -> TurnRequest:
-        """Return the conversation as the model knows it, followed by the request for notes, which is not part of it."""
+        """Return the conversation as the model knows it, followed by a request for notes that is not stored."""
         context = self._context
         sampling = self._sampling()
         return TurnRequest(

@@ -1,4 +1,4 @@
-"""Token estimates, at four characters per token, for upstreams that do not count."""
+"""Token estimates, at four characters per token, for upstreams that do not report tokens."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -60,7 +60,7 @@ def input_tokens(
 
 
 def most_text_tokens(request: TurnRequest) -> int:
-    """Return the maximum tokens of the texts of a request other than its items: no token is shorter than a byte."""
+    """Return the maximum tokens of a request's texts outside of its items: each token has at least one byte."""
     files = request.attachments.file_texts(request.items) if request.attachments else ()
     grammars = [tool.grammar.definition for tool in request.sampling.tools if tool.grammar is not None]
     texts = [request.instructions or "", *files, *grammars, *_definitions(request.sampling)]

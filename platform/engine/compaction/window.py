@@ -73,8 +73,8 @@ def fit(
 
 
 def _units(items: Sequence[StoredItem]) -> list[set[int]]:
-    # Sets of positions that may only be dropped together, in the order of their first position. Upstreams reject a call
-    # without its output and the reverse, and reasoning without the call that it led to.
+    # Sets of positions that may only be dropped together, in the order of their first position. Upstreams reject calls
+    # without outputs, outputs without calls, and reasoning without the call that follows it.
     users = [position for position, item in enumerate(items) if isinstance(item, InputMessage) and item.role == "user"]
     rules = {p for p, item in enumerate(items) if isinstance(item, InputMessage) and item.role != "user"}
     settings = {p for p, item in enumerate(items) if item.type in {"additional_tools", "configuration_update"}}
@@ -101,7 +101,7 @@ def _units(items: Sequence[StoredItem]) -> list[set[int]]:
 
 
 def _call_id(item: StoredItem) -> str | None:
-    # The id that a call and its output share. Hosted tool searches have none, hence their `execution`.
+    # The id that a call and its output share. Hosted tool searches have no id, so their `execution` is used.
     match item:
         case LocalShellCallOutput() | McpApprovalRequest():
             return item.id

@@ -1,1 +1,1 @@
-"""Constraints on output: JSON schemas, grammars, and the gate that holds output back until it was validated."""
+"""Constraints on output: JSON schemas, grammars, and the gate that holds output back until it is validated."""

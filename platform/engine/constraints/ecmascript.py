@@ -1,6 +1,6 @@
 """Translation of ECMAScript's regular expressions, which JSON schemas and tools use, to the syntax of `regex`.
 
-Processes of the compute pool use it as well, so this module must not import other modules of the platform.
+Processes of the compute pool import this module too, so it must not import other modules of the platform.
 """
 
 from functools import lru_cache

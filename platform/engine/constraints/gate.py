@@ -15,8 +15,8 @@ _NAMED = {CallForm.FUNCTION, CallForm.CUSTOM}
 class Gate:
     """Gate of one turn.
 
-    `text`: messages are validated. `choice`: the required call, or "required" for any; the gate opens when its item
-    arrives. `grammars`: tools whose calls are validated.
+    `text`: messages are validated. `choice`: the required call, or "required" for any call; the gate opens when the
+    item of such a call arrives. `grammars`: tools whose calls are validated.
     """
 
     def __init__(self, *, text: bool, choice: str | FunctionTool | None, grammars: Sequence[FunctionTool]) -> None:
@@ -29,7 +29,7 @@ class Gate:
         """Number of items of the turn that were let through."""
 
     def let_through(self, events: list[Event]) -> list[Event]:
-        """Take events of the turn; return all events that may be sent now, including those held back before."""
+        """Take events of the turn, and return the events that may be sent now. All others are held back."""
         passed: list[Event] = []
         for event in events:
             if isinstance(event, OutputItemAdded):
@@ -48,7 +48,7 @@ class Gate:
         return held
 
     def replace_item(self, item_id: str, events: Callable[[int], list[Event]]) -> None:
-        """Replace the held events of an item by those that `events` returns for its output index."""
+        """Replace the held events of an item by the events that `events` returns for the item's output index."""
         index = next(e.output_index for e in self._held if isinstance(e, OutputItemAdded) and e.item["id"] == item_id)
         places = [place for place, event in enumerate(self._held) if getattr(event, "output_index", None) == index]
         # Events of different items never alternate.

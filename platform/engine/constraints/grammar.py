@@ -57,7 +57,7 @@ async def definition_defect(grammar: Grammar) -> str | None:
 
         def forget(ended: asyncio.Task[str | None]) -> None:
             del _checks[shared]
-            # If every caller has gone, asyncio would otherwise log the exception as never retrieved.
+            # Reads the exception: if no caller waits any more, asyncio would log it as never retrieved.
             if not ended.cancelled():
                 ended.exception()
 

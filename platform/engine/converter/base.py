@@ -1,4 +1,4 @@
-"""Base of the converters of all upstream APIs: the state of a turn, and readers for fields that the APIs share."""
+"""Base class of the converters for upstream APIs, and functions that read the fields that the APIs share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -79,7 +79,7 @@ class TurnConverter(ABC):
         return events
 
     def shown(self, events: list[Event]) -> list[Event]:
-        """Return events of this conversion as clients see them; the result of the turn has the whole items."""
+        """Return events of this conversion as clients may see them. The result of the turn has the complete items."""
         return events
 
     @abstractmethod
@@ -99,14 +99,14 @@ class TurnConverter(ABC):
 
     @abstractmethod
     def _as_event(self, answer: UpstreamEvent) -> UpstreamEvent:
-        """Return the event or chunk with the content of an answer that was not streamed."""
+        """Convert an answer that was not streamed into one event or chunk."""
 
     @abstractmethod
     def end(self, *, done: bool = False) -> list[Event]:
         """End the turn and return the closing events. `done`: the stream ended with `[DONE]`."""
 
     def fail(self, failure: Failure) -> None:
-        """Set the failure of the turn; the first one counts."""
+        """Set the failure of the turn, unless it has one already."""
         self._failure = self._failure or failure
         self.over = True
 
@@ -133,7 +133,7 @@ class TurnConverter(ABC):
         )
 
     def _valid_items(self) -> list[Body]:
-        """Return the bodies of the items. An item that could not be read back later is omitted and fails the turn."""
+        """Return the bodies of the items. The turn fails if an item is invalid; the item is omitted."""
         bodies = [segment.item() for segment in self._queue.closed]
         valid = readable_items(bodies)
         if len(valid) < len(bodies):
@@ -155,7 +155,7 @@ class TurnConverter(ABC):
             return text
         text = self._stop.feed(text)
         if self._stop.found is not None:
-            # Nothing more is needed, so the connection to the upstream is closed.
+            # The rest is not needed, so the connection to the upstream is closed.
             self.finish_reason, self._finish, self.over = "stop_sequence", Finish.STOP, True
         return text
 
@@ -238,7 +238,7 @@ def url_citation(url: str, fields: Mapping[str, Any]) -> Body:
 
 
 def read_logprobs(entries: object, *, top: int) -> list[Body]:
-    """Return the entries of a piece of text, each with at most `top` alternatives and with all fields."""
+    """Return the log probabilities of a piece of text, with all fields and at most `top` alternatives per token."""
     if not isinstance(entries, list):
         return []
     return [
@@ -263,9 +263,9 @@ def _token(entry: Mapping[str, Any]) -> Body:
 def read_usage(usage: Mapping[str, Any], *, read: str = "prompt", written: str = "completion") -> Usage:
     """Return the usage of a `usage` object. Values that are not numbers count as 0.
 
-    `read` and `written` are the API's prefixes of its fields; the default is those of chat completions. If the total
-    exceeds both numbers together, the difference counts as output, or as input if no input or no output is reported:
-    some servers report only the total, or 0 beside it.
+    `read` and `written` are the API's prefixes of its fields, by default the prefixes of chat completions. If the total
+    exceeds the sum of both numbers, the difference counts as output, or as input if no input or no output is reported:
+    some servers report only the total, or 0 for the other numbers.
     """
     reads, writes = (read, *_INPUT), (written, *_OUTPUT)
     # Audio and image endpoints write `input_token_details`.
@@ -316,7 +316,7 @@ def reported_usage(usage: object, *, read: str = "prompt", written: str = "compl
     """Return the usage of a `usage` object as `read_usage` does; None if it reports no tokens."""
     if not isinstance(usage, Mapping):
         return None
-    # Every request has tokens, so a server that reports 0 of both does not count them.
+    # Every request has tokens, so a server that reports 0 for input and output does not count tokens.
     found = read_usage(usage, read=read, written=written)
     return found if found.input_tokens or found.output_tokens else None
 

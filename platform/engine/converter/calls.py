@@ -63,7 +63,7 @@ class CallSegment(Segment):
 
     @property
     def is_blank(self) -> bool:
-        """True if the arguments so far are an empty object that no client has seen; the real ones may follow."""
+        """True if the arguments are an empty object that no client has seen, which the real arguments may replace."""
         return not self.live and len(self.arguments) == 1 and self.arguments[0].strip() == "{}"
 
     @property
@@ -79,7 +79,7 @@ class CallSegment(Segment):
     @property
     @override
     def is_whole(self) -> bool:
-        # A call without any arguments counts as incomplete: they may have been about to follow.
+        # A call without any arguments counts as incomplete: its arguments may be missing.
         return self.native or is_object("".join(self.arguments))
 
     @property
@@ -157,7 +157,7 @@ class CallSegment(Segment):
 
     @property
     def _format(self) -> "_CallFormat":
-        # Depends on the name, and is therefore only final once the call is live.
+        # The format depends on the name, so it is final only when the call is live.
         if self._cached_format is None or self._cached_format.tool.name != self.name:
             shape = SHAPES.get(self.tool.form)
             if shape is not None:

@@ -80,7 +80,7 @@ class ChatConverter(TurnConverter):
     @override
     def _read(self, event: Chunk, events: list[Event]) -> None:
         if usage := event.get("usage"):
-            # The last one wins: some upstreams send cumulative usage with every chunk.
+            # The last usage wins: some upstreams send cumulative usage with every chunk.
             self._usage = later_usage(self._usage, usage)
             if self._bound is not None and self._usage is not None:
                 self._bound.report(self._usage.output_tokens)
@@ -171,7 +171,7 @@ class ChatConverter(TurnConverter):
 
     @property
     def _is_beside_text(self) -> bool:
-        # Some upstreams send the frame of a call beside a complete text.
+        # Some upstreams send a call without a name and arguments in addition to a complete text.
         has_arguments = any(not call.name and "".join(call.arguments).strip() != "{}" for call in self._made)
         return not has_arguments and self._finish_kind is not FinishKind.CALLS and self._queue.has_message
 
@@ -189,7 +189,7 @@ class ChatConverter(TurnConverter):
         return events + super().interrupt()
 
     def _end_text(self, events: list[Event]) -> None:
-        """Write the text that was held back, because something other than text follows."""
+        """Write the text that was held back. Called when something other than text follows."""
         self._end_tags(events)
         self._write_held(events)
 
@@ -372,7 +372,7 @@ class ChatConverter(TurnConverter):
         return (arguments, "") if piece.native or not arguments else split_glued(segment, arguments)
 
     def _call_again(self, segment: CallSegment, piece: CallPiece, arguments: str, events: list[Event]) -> None:
-        """Begin another call of the same function, with the arguments that were glued to those of its last call."""
+        """Begin another call of the same function. Its arguments were appended to the arguments of the last call."""
         piece = replace(piece, id=None)
         while arguments:
             is_new = not segment.is_blank
@@ -398,7 +398,7 @@ class ChatConverter(TurnConverter):
 
 
 def _last_covering(logprobs: list[Body], text: str) -> list[Body]:
-    # The entries of the last tokens that together have the length of the text.
+    # Takes the entries of the last tokens until they have the length of the text.
     left, first = len(text), len(logprobs)
     while left > 0 and first > 0:
         first -= 1

@@ -1,4 +1,4 @@
-"""Joining of the pieces of calls in chat-completions answers.
+"""Assembly of calls from their pieces in chat-completions answers.
 
 Upstreams identify the call of a piece by its index, by its id, or by neither. Some number the pieces instead of the
 calls, some give each piece a new id, and some repeat a call when it is complete. A call keeps its arguments and appears
@@ -17,7 +17,7 @@ from engine.converter.calls import CallSegment, arguments_text, is_object
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallPiece:
-    """Piece of a call in one delta. `index` is the upstream's (`numbered`), or else the position in the list.
+    """Piece of a call in one delta. `index` is the upstream's index if `numbered`, or else the position in the list.
 
     `native`: a call of a custom tool, whose input is not JSON. `source` is the object that it was read from.
     """

@@ -1,14 +1,14 @@
 """Selection of one choice from the chunks of a chat-completions stream.
 
-`n` is never sent, but some upstreams return several choices anyway, of which the first one is used. Others increment
-the index with each chunk of a single choice. Chunks with another index wait until it is known which case applies.
+`n` is never sent, but some upstreams return several choices anyway. Only the first of them is used. Other upstreams
+increment the index with each chunk of a single choice. Chunks with another index wait until the case is known.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 Choice = dict[str, Any]
-# An index that was incremented so often is not the number of a choice.
+# An index of this size was incremented with each chunk; it is not the number of a choice.
 _MANY = 8
 
 

@@ -1,6 +1,6 @@
 """Text, reasoning and refusals in the `content` of chat completions, and reasoning in fields of its own.
 
-Content is text, a list of parts of various types, or a JSON document where a server has parsed the model's answer.
+Content is text, a list of parts of various types, or a JSON document if the server has parsed the model's answer.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
 """Reasoning and call extras of chat-completions upstreams: reading them from deltas, and their items.
 
 Call extras are data that an upstream attaches to a call and wants back with it, such as thought signatures. They are
-stored like reasoning: encrypted, in a separate reasoning item in front of the call. In this way they also survive in
-clients that keep the history themselves, and only the upstream reads them.
+stored like reasoning: encrypted, in a separate reasoning item in front of the call. So clients that keep the history
+themselves send them back too, and only the upstream reads them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ class ReasoningDelta:
 
     @property
     def begins_item(self) -> bool:
-        """True if it can start an item. A signature that arrives late cannot."""
+        """True if the delta can start an item. A signature that arrives late cannot start one."""
         return bool(self.text or self.summaries or any(detail.get("data") for detail in self.details))
 
 

@@ -10,7 +10,7 @@ import regex
 
 
 class FinishKind(Enum):
-    """Kind of a finish reason. `UNKNOWN`: also an empty reason."""
+    """Kind of a finish reason. `UNKNOWN` includes an empty reason."""
 
     STOP = "stop"
     CALLS = "calls"
@@ -46,7 +46,7 @@ _WORDS = {
 # Words of DashScope, Python gateways and Gemini for null, the finish reason of all chunks but the last one.
 _NO_REASONS = {"null", "none", "unspecified"}
 _KINDS = {word: kind for kind, words in _WORDS.items() for word in words.split()}
-# If a reason has several words, the first of their kinds in this order counts.
+# If the words of a reason have several kinds, the kind that is first in this order counts.
 _BY_WEIGHT = (
     FinishKind.FAILED,
     FinishKind.CONTENT_FILTER,

@@ -14,7 +14,7 @@ _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _HEX = r"[0-9a-fA-F]"
 _HIGH, _LOW = rf"\\u[dD][89abAB]{_HEX}{{2}}", rf"\\u[dD][c-fC-F]{_HEX}{{2}}"
 _TOKEN = regex.compile(rf'{_HIGH}{_LOW}|\\u{_HEX}{{4}}|\\[^u]|\\u(?!{_HEX}{{0,3}}\Z)|[^"\\]+', regex.DOTALL)
-# Incomplete at the end of a piece: part of an escape sequence, or the first half of a surrogate pair.
+# The incomplete end of a piece: part of an escape sequence, or the first half of a surrogate pair.
 _HALF = regex.compile(rf"(?:{_HIGH})?\\(?:u{_HEX}{{0,3}})?\Z|{_HIGH}\Z")
 
 

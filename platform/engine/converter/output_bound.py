@@ -3,7 +3,7 @@
 The number of tokens in a piece of text is unknown, so an answer is only cut where it certainly exceeds the limit.
 """
 
-# Bytes of UTF-8 per token: 3 to 5 on average in all languages and in code, and more only in long runs of one character.
+# Bytes of UTF-8 per token: 3 to 5 on average in all languages and in code; only long runs of one character have more.
 _BYTES, _SPARE_BYTES = 6, 64
 _MOST_BYTES, _MOST_SPARE_BYTES = 12, 256
 # Some servers also count the end of an answer, or the tags around reasoning.
@@ -24,7 +24,7 @@ class OutputBound:
         self._pieces = max(self._pieces, tokens)
 
     def take(self, text: str) -> str:
-        """Count a piece of the output, and return as much of it as the limit allows."""
+        """Count a piece of the output, and return the part of the piece that the limit allows."""
         self._pieces += 1
         # Nearly every server sends one token per piece, but some send one letter.
         is_certain = self._pieces > self._limit + _SPARE_TOKENS

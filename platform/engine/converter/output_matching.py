@@ -52,7 +52,7 @@ def _agrees(written: Written, item: Body) -> bool:
     if written.is_whole and written.parts:
         return [(kind, text) for kind, text in texts if text] == parts
     if len(written.parts) <= len(texts):
-        # Otherwise a part was announced under a wrong index.
+        # If the lists differ, a part was announced under a wrong index.
         parts = list(written.parts)
     if len(parts) > len(texts):
         return False

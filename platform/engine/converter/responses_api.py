@@ -85,14 +85,14 @@ class ResponsesConverter(TurnConverter):
         self._by_id: dict[str, Segment] = {}
         # The type of each item.
         self._kinds: list[str] = []
-        # Places whose text was lost because their item had not begun, each with the type of the expected segment.
+        # Keys of items whose text was lost because it came before the item, each with the type of the expected segment.
         self._lost: set[tuple[Any, type[Segment]]] = set()
         # Finished items without text so far. They stay open until the end of the response, which may contain the text.
         self._blank: list[Segment] = []
         self._lost_reasoning = False
         self._defect: Failure | None = None
         self._is_ending = False
-        # Counts the texts of finished items, which repeat the deltas.
+        # Counts the texts of finished items separately, because they repeat the deltas.
         self._whole_bound = copy(self._bound)
 
     @override
@@ -160,7 +160,7 @@ class ResponsesConverter(TurnConverter):
                         self._show(message, events)
 
     def _target(self, event: UpstreamEvent, cls: type[_SegmentT]) -> _SegmentT | None:
-        """Return the segment that an event writes to. Some upstreams send wrong indexes and right ids."""
+        """Return the segment that an event writes to. Some upstreams send wrong indexes but correct ids."""
         place = _place(event)
         if (place, cls) in self._lost:
             return None
@@ -186,7 +186,7 @@ class ResponsesConverter(TurnConverter):
         segment = self._target(event, UpstreamReasoning if kind in _REASONING else UpstreamMessage)
         if segment is None:
             if kind in _REASONING:
-                # The answer is complete without it.
+                # The answer is complete without the reasoning.
                 self._lost_reasoning = True
             elif text:
                 self._lose(event, UpstreamMessage)
@@ -378,7 +378,7 @@ class ResponsesConverter(TurnConverter):
             self._defect = None
 
     def _adds(self, output: list[Body]) -> bool:
-        """Return True if the output may have content that no event had, and contains everything else."""
+        """Return True if the output may have content that was in no event, and contains everything that was emitted."""
         if self._lacks(output):
             return True
         is_open = any(segment is not None and not segment.is_done for segment in self._segments.values())
@@ -390,7 +390,7 @@ class ResponsesConverter(TurnConverter):
         return any(missing[kind] for kind in _CALLS) or ("message" not in self._kinds and missing["message"] > 0)
 
     def _reconcile(self, output: list[Body], events: list[Event]) -> bool:
-        """Emit the content that only the output has. Return False if it contradicts the emitted events."""
+        """Emit the content that is only in the output. Return False if the output contradicts the emitted events."""
         if any(cls is _SEGMENTS.get(item["type"]) and _is_blank(item) for item in output for _, cls in self._lost):
             return False
         sent = self._queue.sent

@@ -1,6 +1,6 @@
 """Sources of a search by a chat-completions upstream, as citations of the text.
 
-Perplexity and xAI list them beside the choices, and the text refers to them by number: "Cats purr.[1]".
+Perplexity and xAI list the sources beside the choices, and the text refers to them by number: "Cats purr.[1]".
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Any
 from engine.converter.base import url_citation
 from engine.events.types import Body
 
-# A number that is the text of a link is left out: its address is in the text already.
+# A number that is the text of a link does not count: the address of the source is in the text already.
 _MARKER = re.compile(r"\[(\d{1,3})\](?!\()")
 
 

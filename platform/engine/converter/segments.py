@@ -1,7 +1,7 @@
 """Segments: items of a turn while they are being written. This module has the queue, messages and reasoning.
 
-The output of a turn is a queue of segments. Only the head is live: its deltas are emitted immediately, those of later
-segments wait. Items therefore never interleave on the wire, even if an upstream interleaves parallel calls. A message
+The output of a turn is a queue of segments. Only the head is live: its deltas are emitted immediately, and deltas of
+later segments wait. So items never interleave on the wire, even if an upstream interleaves parallel calls. A message
 is complete as soon as another segment starts; a call stays open until the end of the turn, because upstreams may
 continue it later.
 """
@@ -50,7 +50,7 @@ class Segment(ABC):
         self.id = new_id(self.prefix)
         self.output_index = -1
         self.status: ItemStatus = "in_progress"
-        # Final status. Set before the segment is closed, and also for segments that become no item.
+        # Final status. Set before the segment is closed, and also for segments that do not become items.
         self.outcome: ItemStatus | None = None
         # Fields of the upstream's item that the platform does not define. Final once `outcome` is set.
         self.additional: Body = {}
@@ -77,12 +77,12 @@ class Segment(ABC):
 
     @property
     def hidden(self) -> bool:
-        """True if the segment certainly becomes no item, so that later segments need not wait for it."""
+        """True if the segment will certainly not become an item, so that later segments need not wait for it."""
         return False
 
     @property
     def is_empty(self) -> bool:
-        """True if the segment becomes no item; only valid once `outcome` is set."""
+        """True if the segment does not become an item; only valid once `outcome` is set."""
         return False
 
     @property
@@ -225,7 +225,7 @@ class MessageSegment(PartsSegment):
         super().__init__()
         self.phase = phase
         # Some upstreams write "\n\n" between reasoning and a call. White space is held back until text follows, and
-        # dropped if none does.
+        # dropped if no text follows.
         self._hold_blank = hold_blank
 
     @property
@@ -315,7 +315,7 @@ class SegmentQueue:
         while self._waiting:
             head = self._waiting[0]
             if head.hidden:
-                # It never blocks the segments after it.
+                # A hidden segment never blocks the segments after it.
                 self._hidden.append(self._waiting.pop(0))
             elif head.is_done or (len(self._waiting) > 1 and not head.stays_open):
                 events += self._close_head("completed", head)

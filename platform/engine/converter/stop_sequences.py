@@ -36,7 +36,7 @@ class StopSequences:
         return text[: len(text) - held]
 
     def end(self) -> str:
-        """Return the text that was held back: no sequence can follow any more."""
+        """Return the text that was held back. Called when no text follows, so it cannot become a sequence."""
         held, self._held = self._held, ""
         return held
 

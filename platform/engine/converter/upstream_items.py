@@ -1,7 +1,7 @@
 """Items of a Responses upstream while they are being written.
 
-Upstreams repeat the whole item at its end. If that has more content than the deltas, the rest is emitted as one more
-delta; if it differs from them, `ContradictionError` is raised.
+Upstreams repeat the whole item at its end. If this final item has more content than the deltas, the rest is emitted as
+one more delta; if it differs from the deltas, `ContradictionError` is raised.
 """
 
 from abc import abstractmethod
@@ -80,7 +80,7 @@ class UpstreamParts(PartsSegment):
         """Return the part at a position of the summary or of the content; `count` is the final number of parts."""
         same_list = [part for part in self.parts if (part.kind == "summary_text") is (kind == "summary_text")]
         if len(same_list) > count:
-            # Some upstreams announce a part under another index than that of its deltas.
+            # Some upstreams announce a part under a different index than its deltas have.
             same_list = [part for part in same_list if part.text]
         return same_list[position] if position < len(same_list) else None
 
@@ -230,7 +230,7 @@ def _filled(item: Body, later: Body) -> Body:
 
 
 def remainder(written: str, whole: object) -> str:
-    """Return the part of the final text that no delta had. Raises `ContradictionError`."""
+    """Return the rest of the final text, after the deltas. Raises `ContradictionError` if the deltas differ from it."""
     # Some upstreams leave the final text empty instead of repeating it.
     if not isinstance(whole, str) or not whole:
         return ""

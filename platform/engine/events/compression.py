@@ -1,8 +1,8 @@
 """Compression of the event log. Batches are small and resemble each other, so they share a preset dictionary.
 
-Most events are text deltas. A sequence of them is stored as the list of its texts, from which it is rebuilt. The log of
-64 tokens is 21 KB; it takes 0.42 KB that way, and 0.84 KB if only its bytes are compressed. That is 430 bytes less on
-disk and in the WAL, for 33 us of CPU (64 deltas: 50 instead of 18).
+Most events are text deltas. A sequence of text deltas is stored as a list of their texts, from which it is rebuilt. The
+log of 64 tokens has 21 KB. It takes 0.42 KB as a list, and 0.84 KB if only its bytes are compressed. The list saves 430
+bytes on disk and in the WAL, and costs 33 us of CPU (64 deltas: 50 instead of 18).
 """
 
 import zlib
@@ -14,16 +14,16 @@ import orjson
 
 from engine.events.types import NOISE
 
-# Events of a typical response. Stored logs cannot be read without this text, so neither it nor the other constants here
-# may ever change. A better text has to be a further dictionary: the header of a compressed batch (RFC 1950) identifies
-# its dictionary. The second dictionary means that text deltas are listed.
+# Events of a typical response. Stored logs cannot be read without this text, so neither the text nor the other
+# constants here may ever change. A better text has to be an additional dictionary: the header of a compressed batch
+# (RFC 1950) identifies its dictionary. Batches with listed text deltas use the second dictionary.
 _WHOLE = Path(__file__).with_name("log_dictionary.txt").read_bytes()
 _LISTED = _WHOLE + b"\0"
 _LISTED_ID = zlib.adler32(_LISTED).to_bytes(4, "big")
 # Level 6 takes 60 % longer for the listed log and saves another 40 bytes.
 _LEVEL = 3
-# Compresses as well as 9, whose larger buffers are costly to allocate: in a web process at concurrency 64, the two
-# batches of a stream take 121 us with 7, and 186 us with 9.
+# Compresses as much as 9, but 9 has larger buffers, which are costly to allocate: in a web process at concurrency 64,
+# the two batches of a stream take 121 us with 7, and 186 us with 9.
 _MEMORY_LEVEL = 7
 _DELTA = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":'
 _TEXT = b'"delta":'
@@ -50,9 +50,9 @@ def decompress(stored: bytes | memoryview) -> bytes:
 
 
 def _list_deltas(frames: bytes) -> bytes | None:
-    """Return the frames with a list instead of their text deltas, or None if that would not be exact.
+    """Return the frames with a list instead of their text deltas, or None if they could not be restored exactly.
 
-    It is exact if the text deltas follow each other, belong to one part of a message, and have no log probabilities.
+    They can if the text deltas follow each other, belong to one part of a message, and have no log probabilities.
     """
     start = frames.find(_DELTA)
     if start < 0 or b"\0" in frames:
@@ -73,7 +73,7 @@ def _list_deltas(frames: bytes) -> bytes | None:
 
 
 def _frames_of(listed: bytes) -> bytes:
-    """Return the text deltas of a list: the number of the first one, their common fields, the padding, the texts."""
+    """Return the text deltas of a list, which has the first number, the common fields, the padding and the texts."""
     number, place, noise, *texts = listed.split(b"\n")
     endings = _endings(noise)
     # The padding depends on the number of characters in the text, which is not the length of its JSON.

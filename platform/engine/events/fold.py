@@ -1,6 +1,6 @@
-"""Fold of an event log into a response's output: for followers of a stream and for resuming a run that was cut.
+"""Fold of an event log into the output of a response, for followers of a stream and for resumed runs.
 
-It works on serialized events, because that is what the log contains.
+It works on serialized events, because the log contains them in this form.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ def read_frames(frames: bytes) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 
 class Fold:
-    """Output as of the events applied so far."""
+    """Output that results from the events applied so far."""
 
     def __init__(self, events: Iterable[dict[str, Any]] = ()) -> None:
         self.response: Body | None = None

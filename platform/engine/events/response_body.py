@@ -25,7 +25,7 @@ from engine.turn import Usage
 
 
 class Ending(NamedTuple):
-    """End of a response as in its public object.
+    """End of a response, with the values that its public object shows.
 
     `completed_at` is in Unix seconds and only set with the status `completed`. `moderation` is the moderation result if
     one was requested. `failure` is not public: it determines the HTTP error of a non-streaming request.
@@ -49,7 +49,7 @@ def response_body(
     ending: Ending | None = None,
     include: AbstractSet[str] = frozenset(),
 ) -> Body:
-    """Return the response object. `usage` None: not known yet. `include` names the optional item fields to show."""
+    """Return the response object. `usage` None: not known yet. `include` names the optional fields of items to show."""
     ending = ending or Ending(status=status)
     reason = ending.incomplete_reason
     # A running response shows the requested tier, a finished one the tier that the upstream used.

@@ -27,7 +27,7 @@ from engine.events.tools import (
     McpCallArgumentsDelta,
 )
 
-# Everything about events is imported from here; the base module only exists because the tools' events need it, too.
+# Other packages import everything about events from here. The base module exists because `tools` needs it too.
 __all__ = ["Body"]
 
 
