@@ -8,7 +8,7 @@ from engine.turn import Attempt, TurnResult
 
 
 def answer_attributes(result: TurnResult, attempts: Sequence[Attempt]) -> dict[str, Any]:
-    """Return the attributes of an answer, which the last of these HTTP requests got."""
+    """Return the attributes of an answer. The last of the `attempts` is the HTTP request that was answered."""
     attributes: dict[str, Any] = {telemetry_names.FINISH_REASONS: [result.finish_reason or str(result.finish)]}
     if (usage := result.usage) is not None:
         attributes |= {

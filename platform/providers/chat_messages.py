@@ -55,23 +55,24 @@ _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 UNREADABLE_ARGUMENTS = "unreadable_arguments"
 """Property that holds the arguments of an earlier call that are not a JSON object."""
 NO_OUTPUT = "There is no output yet: the call is still in progress."
-"""Placeholder for the output of a call that has none yet."""
+"""Placeholder for the output of a call that is still in progress."""
 
 
 class CallExtras:
-    """Call extras of one conversation: data that an upstream wants back with its calls, stored in reasoning items."""
+    """Call extras of a conversation: data that an upstream wants back with its calls. Stored in reasoning items."""
 
     def __init__(self, cipher: ReasoningCipher | None = None, items: Iterable[StoredItem] = ()) -> None:
         self._kept: list[Message] = []
         for item in items:
-            # Extras are only stored in items without text; decrypting all others would be too expensive.
+            # Extras are only stored in items without text. Decrypting all other items would be too expensive.
             if isinstance(item, Reasoning) and item.encrypted_content and not item.content and not item.summary:
                 content = cipher.decrypt(item.encrypted_content) if cipher is not None else None
                 self._kept += content.calls if content is not None else ()
 
     def add_to(self, call: Message, *, upstream_call_id: str | None = None) -> Message:
         """Return the call with its extras, if it has any. Each extra is used once."""
-        # By id, or else by name: clients that keep the conversation send hosted calls with the ids of their items only.
+        # By id, or else by name: clients that keep the conversation themselves do not send the upstream's ids of hosted
+        # calls.
         call_id = upstream_call_id or call["id"]
         name = (call.get("function") or call.get("custom") or {}).get("name")
         found = next((kept for kept in self._kept if kept["call_id"] == call_id), None)
@@ -183,7 +184,7 @@ def as_object(arguments: str) -> str:
 
 
 def rename_calls(messages: Iterable[Message], new_ids: Mapping[str, str]) -> None:
-    """Give the calls with these ids, and their outputs, their new ids."""
+    """Replace the ids of calls and of their outputs. `new_ids` maps old ids to new ids."""
     if not new_ids:
         return
     for message in messages:
@@ -194,7 +195,7 @@ def rename_calls(messages: Iterable[Message], new_ids: Mapping[str, str]) -> Non
 
 
 def shorten_call_ids(messages: Iterable[Message]) -> None:
-    """Replace the ids of calls that Mistral's servers refuse: they accept nine letters or digits only."""
+    """Replace the ids of calls that Mistral's servers refuse: only ids of nine letters or digits are accepted."""
     for message in messages:
         if (answered := message.get("tool_call_id")) is not None:
             message["tool_call_id"] = _short_id(answered)
@@ -207,9 +208,9 @@ def _short_id(call_id: str) -> str:
 
 
 def without_executed_approvals(items: Sequence[StoredItem]) -> Sequence[StoredItem]:
-    """Return the items without approval requests whose calls were run.
+    """Return the items without approval requests for calls that were run.
 
-    Such a request would be written as a call as well, and the model would read the same call twice.
+    Both the request and the item of the call would be written as calls, so the model would read the same call twice.
     """
     made = {item.approval_request_id for item in items if isinstance(item, McpCall)} - {None}
     if not made:
@@ -223,7 +224,7 @@ def _search_id(item: ToolSearchCall | ToolSearchOutput) -> str:
 
 
 def _named(tool: Mapping[str, Any]) -> Message:
-    # Names and a description are enough: a tool that was found is among the functions of the following turns.
+    # Names and a description are enough: the tools that were found are among the functions of later turns.
     match tool:
         case {"type": "mcp", "server_label": label, "allowed_tools": list() as names}:
             functions = [upstream_name(label, name) for name in names]
@@ -266,14 +267,14 @@ def pair_outputs(messages: Sequence[Message]) -> list[Message]:
     return written
 
 
-# Fields that contain the upstream's own entries, with signatures, instead of text.
+# Reasoning fields that contain the upstream's own entries, with signatures, instead of text.
 _ENTRY_FIELDS = {"reasoning_details", "thinking_blocks"}
 
 
 class ReasoningWriter:
     """Adds reasoning to the messages of one turn while they are written.
 
-    `context`: the client's choice between `current_turn` and `all_turns`, if it has made one.
+    `context`: the client's choice between `current_turn` and `all_turns`; None without a choice.
     """
 
     def __init__(
@@ -297,7 +298,7 @@ class ReasoningWriter:
         self._skip_until = items[earlier - 1] if earlier else None
 
     def follow(self, item: StoredItem, written: list[Message]) -> None:
-        """Process an item that was just written: hold its reasoning, or add held reasoning to its assistant message."""
+        """Process an item that was just written: keep its reasoning, or add kept reasoning to its assistant message."""
         if self._skip_until is not None:
             if item is self._skip_until:
                 self._skip_until = None
@@ -312,7 +313,7 @@ class ReasoningWriter:
         self._waiting.clear()
 
     def complete(self, written: Sequence[Message]) -> None:
-        """Add an empty field to messages with calls that have none, if the upstream refuses them without it."""
+        """Add an empty reasoning field to messages with calls that lack it, if the upstream requires the field."""
         if self._needs_field:
             for message in written:
                 if "tool_calls" in message:
@@ -357,12 +358,12 @@ def after_last_user_message(items: Sequence[StoredItem]) -> int:
 
 
 def _size(written: list[Message]) -> tuple[int, int]:
-    # The number of messages, and of calls in the last one. It changes if an item has added anything.
+    # The number of messages, and of calls in the last message. One of them changes if an item has added anything.
     return len(written), len(written[-1].get("tool_calls", ())) if written else 0
 
 
 def _assistant_message(written: list[Message], first: int, *, may_join: bool) -> Message | None:
-    # The new assistant message, or the one before it that a call was merged into.
+    # The new assistant message, or the earlier one into which a call was merged.
     new = next((message for message in written[first:] if message["role"] == "assistant"), None)
     if new is None and may_join and first and written[first - 1]["role"] == "assistant":
         return written[first - 1]
@@ -371,7 +372,7 @@ def _assistant_message(written: list[Message], first: int, *, may_join: bool) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageFormat:
-    """The form of messages that an upstream understands, by default one that all do.
+    """Format of messages that an upstream understands, by default a format that all upstreams understand.
 
     `short_call_ids`: ids of calls have nine letters and digits.
     """
@@ -417,7 +418,7 @@ def messages(
     paired = pair_outputs(written + _flush_media(pending_media))
     if reasoning is not None:
         reasoning.complete(paired)
-    # Only now: upstreams may use an id several times, while the ids of items are unique.
+    # After the pairing: pairing needs the unique ids of items, and upstreams may use an id several times.
     rename_calls(paired, upstream_call_ids(items))
     if message_format.short_call_ids:
         shorten_call_ids(paired)

@@ -22,7 +22,7 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Media:
-    """An image or file of a tool's output, which follows in a user message under its label."""
+    """An image or file of a tool's output. It follows in a user message, after its label."""
 
     label: str
     part: Message
@@ -79,8 +79,8 @@ class PartWriter:
     def tool_output(self, output: str | Sequence[InputPart | ComputerScreenshot]) -> tuple[str, list[Media]]:
         """Return a tool's output as text, and the images and files that follow in a user message.
 
-        Tool messages of chat completions only contain text. It includes the extracted text of files, and a placeholder
-        for each image and file that follows: a model that reads an empty output calls the tool again.
+        Tool messages of chat completions contain only text. The text includes the extracted text of files, and a
+        placeholder for each image and file that follows: a model that reads an empty output calls the tool again.
         """
         if isinstance(output, str):
             return output, []

@@ -1,9 +1,9 @@
 """Requests to upstreams: HTTP clients per upstream and event loop, retries, and failures as API clients see them.
 
-JSON documents are posted by `HttpClient`. The OpenAI SDK provides configuration, authentication and headers, and sends
-forms and requests without a body. Its undecoded response is read here, which relies on a private header of the SDK
-(`X-Stainless-Raw-Response`) that only this module uses. The SDK's retries are off: they would call an unresponsive
-upstream three times, and sleep as long as an overloaded one asks.
+`HttpClient` posts JSON documents. The OpenAI SDK provides configuration, authentication and headers, and sends forms
+and requests without a body. This module reads the SDK's undecoded responses, for which it uses a private header of the
+SDK (`X-Stainless-Raw-Response`). The SDK's retries are off: they would call an unresponsive upstream three times, and
+wait as long as an overloaded upstream asks.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ class UpstreamFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamClients:
-    """Both clients of an upstream."""
+    """The SDK's client and the `HttpClient` of an upstream."""
 
     sdk: AsyncOpenAI
     http: HttpClient
@@ -147,12 +147,12 @@ async def _raise_error_status(response: httpx2.Response) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostOptions:
-    """How a request is sent and retried.
+    """Options for sending and retrying a request.
 
     `silent`: the upstream sends nothing until the whole answer is complete. `retry_body` builds a different body for
-    retries, whose answer is streamed. Without `may_repeat`, a request that the upstream may charge for is not retried.
-    `patience`: see `Retries`. The answer ends the wait of `first_answer`. The upstream continues the trace of `span`,
-    or of the current span.
+    retries, so that their answer is streamed. Without `may_repeat`, a request that the upstream may charge for is not
+    retried. `patience`: see `Retries`. `first_answer`: its wait ends when the upstream answers. The upstream continues
+    the trace of `span`, by default of the current span.
     """
 
     silent: bool = False
@@ -184,7 +184,7 @@ async def post(
     trace_headers, silent = tracing.headers(options.span), options.silent
     clients, upstream = clients_for(route.upstream), route.upstream.name
     content = body if isinstance(body, Form) else await off_loop(partial(large_json.dumps, body))
-    # Freed here and below: the answer may take minutes, and the request may have images.
+    # The request may contain images and the answer may take minutes, so the memory is freed here and below.
     del body
     retries = Retries(route, patience=options.patience, first_answer=options.first_answer)
     is_renamed = False
@@ -234,7 +234,7 @@ async def post(
 
 
 async def _with_other_limit(route: Route, content: bytes | Form, error: RequestFailed) -> bytes | None:
-    """Return the request with its limit under another name, if the upstream does not know the one that was sent."""
+    """Return the request with another name for its output limit, if the upstream does not know the one it was sent."""
     if (
         not isinstance(error, ErrorStatus)
         or isinstance(content, Form)
@@ -249,9 +249,9 @@ async def _with_other_limit(route: Route, content: bytes | Form, error: RequestF
 
 
 def _request_id(upstream: UpstreamEndpoint, headers: Mapping[str, str]) -> str:
-    """Return the upstream's id of a request, which is stored and shown in the console, or "" if it has no valid one."""
+    """Return the upstream's id of a request, to be stored and shown in the console; "" if there is no valid id."""
     request_id = headers.get("x-request-id", "")
-    # The id is stored even without `store`, so a text that repeats the input must not pass for an id.
+    # The id is stored even without `store`, so text from the input must not be accepted as an id.
     return redact(request_id, upstream.secrets) if _REQUEST_ID.fullmatch(request_id) else ""
 
 
@@ -352,15 +352,15 @@ def from_sdk(error: openai.APIError | aiohttp.ClientError | TimeoutError) -> Req
     """Return the error of `HttpClient` that has the same meaning as an error of the SDK."""
     if not isinstance(error, openai.APIError):
         return request_failed(error)
-    # The SDK's transport names almost every error of aiohttp `ConnectTimeout`, also that of a connection which broke
-    # after the request had arrived. The SDK's own errors have no error of aiohttp as their cause.
+    # The SDK's transport raises `ConnectTimeout` for almost every error of aiohttp, even if the connection broke after
+    # the request had arrived. The SDK's own errors do not have an error of aiohttp as their cause.
     transport_error = error.__cause__
     cause = transport_error.__cause__ if transport_error else None
     return request_failed(cause if isinstance(cause, Exception) else None)
 
 
 def _is_retryable(error: RequestFailed, failure: Failure) -> bool:
-    # A timeout is not retried, because it has already taken long. Neither is a quota that is used up.
+    # Timeouts are not retried, because the request has taken long already, and exhausted quotas are not retried either.
     if isinstance(error, ErrorStatus):
         # OpenAI's servers say in this header whether a retry makes sense.
         advice = error.headers.get("x-should-retry") or failure.headers.get("x-should-retry")
@@ -372,7 +372,7 @@ def _is_retryable(error: RequestFailed, failure: Failure) -> bool:
 async def read_piece(answer: Answer) -> bytes:
     """Return the bytes of the body that have arrived; empty at the end.
 
-    Raises `UpstreamFailed` if it breaks, is idle, takes too long or is too large.
+    Raises `UpstreamFailed` if the answer breaks off, stalls, takes too long or is too large.
     """
     try:
         return await answer.read()
@@ -416,7 +416,7 @@ def for_client(route: Route, failure: Failure) -> Failure:
     The upstream's credentials are removed from its text, which is shortened. If the upstream does not know the model,
     the failure is worded as for a model that the platform itself does not know.
     """
-    # By its public name: the upstream's message may contain another one.
+    # Names the model by its public name: the upstream's message may contain another name.
     if failure.code == ModelNotFound.default_code:
         return replace(failure, message=ModelNotFound(route.model).message)
     return without_secrets(route.upstream, failure)

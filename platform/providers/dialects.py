@@ -1,4 +1,4 @@
-"""Differences between chat-completions upstreams that a request has to respect, by provider and family of models.
+"""Differences between chat-completions upstreams that affect requests, by provider and by family of models.
 
 `dialect_of` chooses by the host of the base URL and the name of the model, because the provider of a server in the
 operator's own network is unknown. A model's capabilities override this choice. Each row names its source page.
@@ -25,12 +25,12 @@ OUTPUT_LIMITS = (OutputLimit.MAX_TOKENS.value, OutputLimit.MAX_COMPLETION_TOKENS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """Form of the requests that an upstream accepts.
+    """Format of the requests that an upstream accepts.
 
     `limit`: the parameter that limits the output. `short_call_ids`: ids of calls have nine letters or digits.
-    `reasoning_field`: the field of assistant messages for their reasoning, or a constant of this module; none if empty.
-    `all_turns`: the reasoning of earlier turns is sent as well. `needs_reasoning`: each message with calls has the
-    field, whatever the client asks for.
+    `reasoning_field`: the field of assistant messages for their reasoning, or a constant of this module; if it is
+    empty, no reasoning is sent. `all_turns`: the reasoning of earlier turns is sent too. `needs_reasoning`: each
+    message with calls must have the field, whatever the client asks for.
     """
 
     limit: str = OutputLimit.MAX_TOKENS.value
@@ -52,7 +52,7 @@ class _Row:
 
 _OPENAI_LIMIT = {"limit": OutputLimit.MAX_COMPLETION_TOKENS.value}
 _EVERY_TURN = {"reasoning_field": "reasoning_content", "all_turns": True, "needs_reasoning": True}
-# The first row of a host and the first row of a family apply, the host's values before those of the family.
+# The first matching row of a host and the first matching row of a family apply. The host's values take precedence.
 _ROWS = (
     _Row(
         hosts=("api.openai.com", ".openai.azure.com"),
@@ -180,7 +180,7 @@ def is_refused_limit(status: int, error: object) -> bool:
 
 
 def without_refused_limit(body: Mapping[str, Any], error: object) -> dict[str, Any] | None:
-    """Return a request with its limit under the other name, if the error names the one that was sent."""
+    """Return a request with the other name of its output limit, if the error names the parameter that was sent."""
     for name, other_name in zip(OUTPUT_LIMITS, reversed(OUTPUT_LIMITS), strict=True):
         if name in body and re.search(rf"\b{name}\b", str(error)):
             return {**{key: value for key, value in body.items() if key != name}, other_name: body[name]}
@@ -188,7 +188,7 @@ def without_refused_limit(body: Mapping[str, Any], error: object) -> dict[str, A
 
 
 def learn_limit(route: Route, body: Mapping[str, Any]) -> None:
-    """Use the name of the limit in this request for its model from now on: the upstream has refused the other one."""
+    """Use the limit's name in this request for its model from now on, because the upstream refused the other name."""
     _refused[route.upstream.id, route.upstream_model] = next(name for name in OUTPUT_LIMITS if name in body)
     if len(_refused) > _MAX_REFUSED:
         _refused.popitem(last=False)

@@ -16,7 +16,7 @@ from providers.upstream_errors import failure_from_error, reported_error
 
 Chunk = dict[str, Any]
 Check = Callable[[object, bytes], Chunk]
-"""Function that returns a parsed document, given with its bytes. Raises `UpstreamFailed` if it is unexpected."""
+"""Function of a parsed document and its bytes that returns the document, or raises `UpstreamFailed`."""
 DONE = b"[DONE]"
 MAX_EVENT_BYTES = 64 * 1024 * 1024
 """Maximum size of an event. The largest events that servers send contain images."""
@@ -45,7 +45,7 @@ def check_object(parsed: object, data: bytes) -> Chunk:
 
 
 def check_chunk(parsed: object, data: bytes) -> Chunk:
-    """Return a chunk or a completion. Raises `UpstreamFailed` also for an error, with the upstream's text."""
+    """Return a chunk or a completion. If the document is an error, raises `UpstreamFailed` with the upstream's text."""
     chunk = check_object(parsed, data)
     # Nearly every chunk has choices and no such key, and needs no closer look. In a text, the quotes are escaped.
     if data.find(b'"error"') >= 0 or not chunk.get("choices") or "base_resp" in chunk:
@@ -54,7 +54,7 @@ def check_chunk(parsed: object, data: bytes) -> Chunk:
 
 
 def check_event(parsed: object, data: bytes) -> Chunk:
-    """Return an event of the Responses API, or a response. Raises `UpstreamFailed` also for other errors."""
+    """Return an event of the Responses API, or a response. Raises `UpstreamFailed` if the document is another error."""
     event = check_object(parsed, data)
     # The converter reads the error of a response that has failed.
     if not str(event.get("type") or "").startswith("response.") and event.get("object") != "response":
@@ -102,7 +102,7 @@ def unnamed_event(body: Chunk) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Halved:
-    """Document with a text that ends inside of a character. `parsed` lacks this half character; `halves` has it."""
+    """Document with a text that ends in the middle of a character. `parsed` lacks the half character in `halves`."""
 
     data: bytes
     parsed: object
@@ -112,13 +112,13 @@ class _Halved:
 class EventStreamDecoder:
     """Incremental decoder of server-sent events with JSON data. `done` is set after `[DONE]`.
 
-    An event that is not a chunk ends the stream: `failure` is set, and earlier chunks still count.
+    An event that is not a chunk ends the stream: `failure` is set, and earlier chunks remain valid.
 
     Normally each event has one `data:` line with a whole JSON document, which is decoded immediately. A line that is
     not valid JSON is joined with further `data:` lines of the same event, and decoded at its end. The same
     applies to the lines of a document without `data:`, which is how some servers report errors. Comments and other
-    fields are ignored; lines may end with LF, CR or both. A document whose text ends inside of a character waits for
-    the next document.
+    fields are ignored; lines may end with LF, CR or both. A document whose text ends in the middle of a character is
+    held back until the next document.
     """
 
     def __init__(self, *, check: Check = check_chunk, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
@@ -187,7 +187,7 @@ class EventStreamDecoder:
             self._rest, self.failure = b"", _TOO_LARGE
 
     def end(self) -> list[Chunk]:
-        """Return the chunk of a last event without a blank line after it."""
+        """Return the chunk of the last event if no blank line has ended it."""
         chunks = self.feed(b"\n\n")
         self._end_halved(chunks)
         return chunks
@@ -233,12 +233,12 @@ class EventStreamDecoder:
             try:
                 orjson.loads(line)
             except orjson.JSONDecodeError:
-                # It continues in further lines.
+                # The document continues in the following lines.
                 return
             self._end_event(chunks)
 
     def _end_event(self, chunks: list[Chunk]) -> None:
-        # Joined with line feeds as the standard says: a document may have one of them inside of a string.
+        # Joined with line feeds, as the standard says.
         data, is_bare = b"\n".join(self._begun or ()).strip(), self._is_bare
         self._begun, self._begun_bytes, self._is_bare = None, 0, False
         if _END_MARK.fullmatch(data):
@@ -279,7 +279,7 @@ class EventStreamDecoder:
         halves = lenient_json.Halves(first={} if halved is None else dict(halved.halves.later))
         parsed = parse(data, halves=halves)
         if halved is not None and not halves.first:
-            # Its second half is in this document.
+            # The second half of the character is in this document.
             self._halved = None
             self._append(halved.parsed, halved.data, chunks)
         self._end_halved(chunks)
@@ -289,7 +289,7 @@ class EventStreamDecoder:
             self._read(parsed, data, chunks)
 
     def _end_halved(self, chunks: list[Chunk]) -> None:
-        """Read the document that waits, with U+FFFD at its end."""
+        """Read the document that was held back, with U+FFFD instead of the half character."""
         halved, self._halved = self._halved, None
         if halved is not None:
             self._append(parse(halved.data), halved.data, chunks)

@@ -1,4 +1,4 @@
-"""Wait of a stream for the status line of the upstream's answer to the first request of the run.
+"""Wait of a stream, before its own status line is sent, for the upstream's answer to the run's first request.
 
 A stream that has sent its own status line can only report a failure as an event, after which SDKs do not retry.
 """
@@ -11,7 +11,7 @@ SECONDS = 2.0
 
 
 class FirstAnswer:
-    """Wait of one stream for its upstream; `has_begun` is true once the upstream answers."""
+    """Wait of one stream for its upstream. `has_begun` is true after the upstream has begun to answer."""
 
     def __init__(self) -> None:
         self.has_begun = False
@@ -21,7 +21,7 @@ class FirstAnswer:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """End the wait: the upstream answers, or the run has taken effect in another way."""
+        """End the wait, because the upstream answers or the run has had an effect in another way."""
         self.has_begun = True
         self.give_up()
 
@@ -31,11 +31,11 @@ class FirstAnswer:
             self._over.set_result(None)
 
     def postpone(self, seconds: float) -> None:
-        """Extend the wait: the upstream has refused the request, which is repeated after this many seconds."""
+        """Extend the wait, because the upstream has refused the request, and it is repeated after this many seconds."""
         self._until = max(self._until, self._loop.time() + seconds + SECONDS)
 
     async def wait(self) -> None:
-        """Wait until the upstream has begun to answer, or the time for it is over."""
+        """Wait until the upstream has begun to answer, at most until the time limit."""
         self._timer = self._loop.call_at(self._until, self._check)
         try:
             await self._over

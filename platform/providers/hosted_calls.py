@@ -1,4 +1,4 @@
-"""Hosted calls as function calls with outputs, which is the form that upstreams read.
+"""Conversion of hosted calls into function calls with outputs, the format that upstreams understand.
 
 An item of a hosted call contains its result, so it becomes both a call and an output. Each tool defines its conversion
 in its module `history`.
@@ -13,7 +13,7 @@ from conversations.items import HostedCall, StoredItem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastCall:
-    """Call of a function, with JSON arguments. A call that was not made yet has no output.
+    """Call of a function, with JSON arguments. A call that has not been made yet has no output.
 
     `image` is the data URL of an image that the model sees after the output.
     """
@@ -32,8 +32,8 @@ HISTORY: dict[type, Callable[[Any], PastCall | None]] = {}
 def past_call(item: StoredItem) -> PastCall | None:
     """Return a hosted call or approval request as a function call; None for any other item.
 
-    The result is also None for a search whose item has no results (the client may have omitted them, or an upstream has
-    searched): a model would take it for a search that found nothing.
+    The result is also None for a search whose item has no results, because the client has omitted them or an upstream
+    has searched: a model would conclude that the search found nothing.
     """
     convert = HISTORY.get(type(item))
     return convert(item) if convert is not None else None

@@ -12,7 +12,7 @@ _MAX_MODELS = 1000
 
 
 class LongAnswers:
-    """Models whose answers took long within the last minutes. They are asked to stream, so no connection is silent."""
+    """Models whose answers took long in the last minutes. They are asked to stream, so that no connection is silent."""
 
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -21,7 +21,7 @@ class LongAnswers:
     def observe(self, route: Route, seconds: float) -> None:
         """Record the duration of an answer that was not streamed, or of the failed attempt to get one."""
         if seconds >= _LONG_SECONDS:
-            # A route for all model names may have had any number of models.
+            # Bounds the memory: a wildcard route may serve any number of models.
             if len(self._until) >= _MAX_MODELS:
                 self._until.clear()
             self._until[route.upstream.id, route.upstream_model] = self._now() + _REMEMBERED_SECONDS

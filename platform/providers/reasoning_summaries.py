@@ -7,7 +7,7 @@ from engine.converter.chat_reasoning import ChatReasoning
 from engine.events.types import Event, OutputItemDone
 
 _SENTENCE = re.compile(r".+?(?:[.!?。！？](?=\s|$)|\n|$)", re.DOTALL)
-# OpenAI's styles, each with the number of first sentences that replace a summary.
+# Number of sentences from the beginning of the reasoning that replace a summary, by OpenAI's styles.
 _SENTENCES = {"concise": 1, "auto": 2, "detailed": 4}
 _MAX_CHARACTERS = 600
 

@@ -72,7 +72,7 @@ class InputWriter:
                 if outputs[entry["call_id"]] < 0:
                     kind = _CALLS[entry["type"]]
                     written.append({"type": kind, "call_id": entry["call_id"], "output": NO_OUTPUT})
-        # Only now: upstreams may use an id several times, while the ids of items are unique.
+        # After the pairing above: upstreams may use an id several times, but the ids of items are unique.
         if new_ids := upstream_call_ids(items):
             for entry in written:
                 if (call_id := entry.get("call_id")) in new_ids:
@@ -105,7 +105,7 @@ class InputWriter:
             entries.append(entry)
         if (answer := self._calls.output(item)) is not None:
             entries.append(self._answer(item, *answer))
-        # Additional fields of an item that becomes two entries belong to neither of them.
+        # If an item becomes two entries, its additional fields belong to neither of them.
         return [{**item.additional, **entries[0]}] if len(entries) == 1 and item.additional else entries
 
     def _answer(self, item: StoredItem, output_message: Message, media: Sequence[Media]) -> Entry:

@@ -18,17 +18,17 @@ from tenants.directory import Route
 
 # In seconds. Each further pause is twice as long as the one before, up to the longest.
 _FIRST, _SECOND, _LONGEST = 0.3, 1.0, 30.0
-# An upstream may ask a request that is too large to wait for an hour, which does not apply to all others.
+# An upstream may ask a single large request to wait for an hour; other requests must not wait that long.
 _LONGEST_SHARED = 60.0
 _MAX_SHARED = 10_000
-# Times until which an upstream has asked for no more requests, by upstream and model, in seconds of `monotonic`.
+# Ends of the pauses that upstreams have asked for, by upstream and model, in seconds of `monotonic`.
 _quiet_until: OrderedDict[tuple[str, str], float] = OrderedDict()
 
 
 class Retries:
-    """The pauses of one upstream call. `patience`: seconds after which it is not repeated; None: the limit for clients.
+    """The pauses of one upstream call. `patience`: seconds after which no attempt begins; None: the limit for clients.
 
-    A stream that waits for the `first_answer` waits during the pauses as well.
+    A stream that waits for the `first_answer` also waits during the pauses.
     """
 
     def __init__(self, route: Route, *, patience: float | None = None, first_answer: FirstAnswer | None = None) -> None:
@@ -38,7 +38,7 @@ class Retries:
         self._pauses = 0
 
     async def wait_for_others(self) -> None:
-        """Wait out the pause that the upstream has asked of another request for the model, unless it is too long."""
+        """Wait for the end of a pause that the upstream has imposed on the model, unless the pause is too long."""
         while (until := _quiet_until.get(self._model)) is not None:
             seconds = until - time.monotonic()
             if seconds <= 0:
@@ -49,7 +49,7 @@ class Retries:
             await self._sleep(seconds * random.uniform(1.0, 1.2))  # noqa: S311
 
     async def pause(self, failure: Failure) -> bool:
-        """Wait before the next attempt, at least as long as the upstream asks for. Return False if that is too long."""
+        """Wait before the next attempt, at least as long as the upstream asks for. Return False if this is too long."""
         asked = _asked_seconds(failure)
         if asked:
             self._share(asked)
@@ -78,7 +78,7 @@ class Retries:
 
 
 def _asked_seconds(failure: Failure) -> float:
-    """Return how long an upstream asks to wait; 0 if it asks for nothing."""
+    """Return the seconds that an upstream asks to wait; 0 if it does not ask for a wait."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         text = failure.headers.get(name, "")
         try:

@@ -1,8 +1,8 @@
 """Adapter for upstreams: a turn is one request, in the upstream's API, whose answer becomes events.
 
 An answer that is only used when it is complete is requested as one JSON document: reading and converting 64 tokens
-takes 0.02 ms of CPU instead of 0.27 to 0.30 ms, and the log has 1 delta to write instead of 64. Answers that are
-streamed nevertheless are accepted.
+takes 0.02 ms of CPU instead of 0.27 to 0.30 ms, and the log has 1 delta to write instead of 64. If the upstream streams
+the answer anyway, it is accepted.
 """
 
 import time
@@ -62,7 +62,7 @@ class UpstreamTurn:
             request = replace(request, streamed=True)
         self._request = request
         self._chat: tracing.ChatSpan | None = None
-        # Events that wait for a summary.
+        # Events that have not been sent because a summary is being written.
         self._unsent: list[Event] = []
         self.attempts: list[Attempt] = []
         # The platform summarizes the reasoning of chat completions, and then hides the raw reasoning: clients would
@@ -108,7 +108,7 @@ class UpstreamTurn:
             if item is None or not isinstance(event, OutputItemDone):
                 ready.append(event)
                 continue
-            # An interrupt during the call of `summarize` has to send these events.
+            # If the turn is interrupted during `summarize`, these events still have to be sent.
             self._unsent = [*ready, *events[position:]]
             ready += await summarize(item, event, style=style, summarizer=self._model.summarizer)
         self._unsent = []

@@ -1,7 +1,7 @@
-"""Errors of upstreams: parsing them in all shapes that servers use, and the failures that clients see.
+"""Errors of upstreams: parsing of all shapes that servers use, and conversion to the failures that clients see.
 
-Servers report an error with an HTTP status, in a document with status 200, or as an event of a stream, and each puts
-its text and names elsewhere.
+Servers report an error with an HTTP status, in a document with status 200, or as an event of a stream. The text and the
+codes are in different places in each server's errors.
 """
 
 import re
@@ -39,7 +39,7 @@ _NESTED = ("error", "errors", "base_resp", "detail", "response")
 _TEXTS = ("message", "msg", "status_msg", "error_message", "error_msg", "errorMessage", "error_description", "title")
 _NAMES = ("code", "type", "status", "error_code", "error_type", "errorCode", "reason")
 _STATUSES = ("code", "status", "status_code", "statusCode", "http_status", "error_code")
-# With one of these, a document without choices is an answer of another endpoint.
+# A document without choices that has one of these fields is an answer of another endpoint.
 _CONTENT = frozenset(("data", "delta", "b64_json", "output", "results", "text", "usage"))
 # Seconds or milliseconds, or a date of HTTP.
 _WAIT = re.compile(r"\d{1,9}(\.\d{1,9})?|[A-Z][a-z]{2}, \d{2} [A-Z][a-z]{2} \d{4} \d{2}:\d{2}:\d{2} GMT")
@@ -64,7 +64,7 @@ class _Kind(Enum):
     SERVER = auto()
 
 
-# Codes and types, without underscores and in lower case, as some servers write `RateLimitError`. Servers put the name
+# Codes and types, in lower case and without underscores, because some servers write `RateLimitError`. Servers put them
 # into `code`, `type` or `status`.
 _KINDS = {
     **dict.fromkeys(
@@ -124,7 +124,7 @@ _KINDS = {
         ),
         _Kind.OVERLOADED,
     ),
-    # All other meanings take precedence: OpenAI sends this type beside any code.
+    # All other meanings take precedence: OpenAI sends this type together with any code.
     **dict.fromkeys(
         (
             "badrequest", "badrequesterror", "invalidargument", "invalidparameter", "invalidparametererror",
@@ -201,7 +201,7 @@ _FLAGGED = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorReport:
-    """An upstream's error: its text, its codes and types as they are, and the HTTP status that it names, if any."""
+    """An upstream's error: its text, its unchanged codes and types, and the HTTP status in its body, if any."""
 
     message: str = ""
     names: tuple[str, ...] = ()
@@ -215,7 +215,7 @@ def reported_error(document: Mapping[str, Any]) -> ErrorReport | None:
         return parse_error(document)
     groq = document.get("x_groq")
     if isinstance(groq, dict) and groq.get("error"):
-        # Groq says there why it has stopped a stream early.
+        # Groq's reason for stopping a stream early is in this field.
         return parse_error(groq)
     base = document.get("base_resp")
     if isinstance(base, dict) and base.get("status_code") not in (0, "0", None):
@@ -284,7 +284,7 @@ def _of_object(error: dict[str, Any], depth: int) -> ErrorReport:
         names.append(inner.pop("error").message)
     message = next((report.message for report in (*inner.values(), *texts) if report.message), "")
     if isinstance(place := error.get("loc"), list) and message:
-        # FastAPI lists the fields that it refuses. Its types are those of the individual defects.
+        # FastAPI lists the invalid fields. The types in this list describe single defects, not the error.
         names = ["validation_error"]
         message = f"{'.'.join(map(str, place))}: {message}"
     metadata = error.get("metadata")
@@ -295,7 +295,7 @@ def _of_object(error: dict[str, Any], depth: int) -> ErrorReport:
     if "status_msg" in error and isinstance(number := error.get("status_code"), int) and number in _BASE_RESP:
         names.append(_BASE_RESP[number])
     if isinstance(details := error.get("details"), list):
-        # Google names the reason there.
+        # Google names the reason in this field.
         names += [
             entry["reason"] for entry in details if isinstance(entry, dict) and isinstance(entry.get("reason"), str)
         ]
@@ -325,7 +325,7 @@ def _first_status(values: Iterable[object]) -> int | None:
 def failure_from_status(status: int, body: object, *, headers: Mapping[str, str] | None = None) -> Failure:
     """Return the failure for an HTTP error of an upstream, with the time after which it asks for a retry.
 
-    Its message contains the upstream's text as it is; see `for_client`.
+    Its message contains the unchanged text of the upstream; see `for_client`.
     """
     report = parse_error(body)
     if isinstance(body, str) and body.startswith("<"):
@@ -348,7 +348,7 @@ def failure_from_error(error: object) -> Failure:
 
 def _without_addresses(text: str) -> str:
     if _TRACEBACK in text:
-        # Its last line is the error.
+        # The last line of a traceback is the error.
         text = text.strip().rpartition("\n")[2]
     return _ADDRESS.sub("[…]", text[: 4 * MAX_MESSAGE])
 
