@@ -32,7 +32,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,9}", re.ASCII)
 
 
 def unchanged(name: str, what: str) -> ApiObject:
-    """Return the object of an answer that is passed on."""
+    """Return the schema of an upstream's answer that is passed on unchanged."""
     # Responses of upstreams are not validated, so their schemas promise nothing.
     return ApiObject(name, {"type": "object", "description": f"The upstream's {what}, unchanged."})
 
@@ -188,7 +188,8 @@ def read_form(asgi: AsgiScope) -> tuple[dict[str, Any], list[ImageUpload]]:
     for name, texts in fields.lists():
         if len(texts) > 1:
             raise InvalidValue(f"Invalid '{name}': the field was sent more than once.", param=name)
-        # Values of forms are strings; these are converted for validation. Others stay strings, also if invalid.
+        # Values of forms are strings. The values of these fields are converted for validation; invalid ones stay
+        # strings.
         text = values[name] = str(texts[0])
         if name in _NUMBERS and _INTEGER.fullmatch(text):
             values[name] = int(text)

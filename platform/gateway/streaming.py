@@ -1,7 +1,7 @@
-"""Forwarding of a request whose answer may be a stream: of events, or of the bytes of a file.
+"""Forwarding of requests whose answer may be a stream of events or of the bytes of a file.
 
-The answer is the upstream's own, except that errors in a stream of events are worded like all others. Only a usage
-record is stored.
+The upstream's answer is not changed, except that errors in a stream of events are worded like all other errors. Only a
+usage record is stored.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -32,7 +32,7 @@ EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 
 class AnswerReader:
-    """Reads the usage from an answer while it is forwarded, and writes its events for the client."""
+    """Reader of the usage in an answer that is forwarded, and writer of the answer's events for the client."""
 
     def __init__(self) -> None:
         self.id = ""
@@ -42,10 +42,10 @@ class AnswerReader:
         self.id = self.id or str(document.get("id") or "")
 
     def read_text(self, text: bytes) -> None:
-        """Read a piece of an answer of text that is not JSON."""
+        """Read a piece of an answer that is text but not JSON."""
 
     def write(self, chunk: Chunk) -> bytes:
-        """Return the event for the client; empty for one that it does not get."""
+        """Return the event for the client; empty if the client does not get this chunk."""
         return unnamed_event(chunk)
 
     def end(self, *, done: bool) -> bytes:
@@ -84,8 +84,8 @@ class ForwardedAnswer:
 class ForwardedRequest:
     """A checked request. `path` is below the upstream's base URL, `endpoint` the name in usage records.
 
-    `supports` names what a server without the path does not support. `max_output_tokens` counts towards the limits of
-    tokens. `most` returns the largest amount that the call can be billed.
+    `supports` names the feature, for the error of a server without the path. `max_output_tokens` counts towards the
+    limits of tokens. `most` returns the largest amounts that can be billed for the call.
     """
 
     path: str
@@ -115,15 +115,15 @@ async def forward(
         is_stream=bool(forwarded.values.get("stream")),
     )
     pieces = _pieces(forwarded, reader, call)
-    # The first piece is the media type. A generator that has begun is closed in any case, also if the client
-    # disconnects before the second piece, and so the usage record is always written.
+    # The first piece is the media type. Reading it starts the generator, and a started generator is always closed,
+    # even if the client disconnects before the second piece. So the usage record is always written.
     return ForwardedAnswer(content_type=(await anext(pieces)).decode("latin-1"), pieces=pieces)
 
 
 async def _pieces(forwarded: ForwardedRequest, reader: AnswerReader, call: RoutedCall) -> AsyncGenerator[bytes, None]:
     def spent(outcome: str) -> tuple[str, Usage]:
         if outcome in {"failed", "interrupted"}:
-            # An answer that broke off may be charged like a complete one. A refusal is not, nor the pause after it.
+            # An answer that broke off may be charged like a complete one. Refused requests and pauses are not charged.
             outcome = "interrupted" if call.may_be_charged else "failed"
         usage = reader.usage(outcome)
         return reader.id or new_id(forwarded.endpoint.partition(".")[0]), usage
@@ -174,11 +174,11 @@ async def _body(response: Answer, reader: AnswerReader) -> AsyncGenerator[bytes,
     """Yield the media type and then the pieces of an answer that is not a stream of events."""
     content_type = response.headers.get("content-type", "")
     if content_type.lower().startswith("application/json"):
-        # Checked before the client gets anything: some upstreams report errors with status 200.
+        # Read completely before the client gets anything, because some upstreams report errors with status 200.
         document = await read_document(response)
         reader.read(document)
         yield b"application/json"
-        # Serialized again, as clients refuse some of the values that are accepted from upstreams.
+        # Serialized again, because some values that are accepted from upstreams would be refused by clients.
         yield orjson.dumps(document)
         return
     if content_type.lower().startswith("text/html"):

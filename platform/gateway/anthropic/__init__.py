@@ -1,8 +1,8 @@
 """Anthropic's Messages API, served by the same runs as responses.
 
-`schema` validates a request, `blocks` and `tools` convert it into the input and the tools of a response, `request`
-puts both together. `message` converts the output of the run back, whole or as a stream. `errors` has Anthropic's error
-envelope, `models` its list of models.
+`schema` validates a request, `blocks` and `tools` convert it into the input and the tools of a response, and `request`
+runs this response. `message` converts the output of the run back, whole or as a stream. `errors` has Anthropic's error
+envelope, `models` has Anthropic's list of models.
 """
 
 from gateway.anthropic.models import model_page, public_model

@@ -22,7 +22,7 @@ from tenants.models import Scope as KeyScope
 from tenants.principal import Principal
 from tenants.views import ApiRequest, ApiView
 
-# The format is that of all versions so far; new SDKs send versions that are younger than this server.
+# All versions so far have this format. New SDKs send versions that are newer than this server.
 _VERSION = re.compile(r"20\d\d-\d\d-\d\d")
 _MISSING = "x-api-key header is required"
 _TEXT: dict[str, Any] = {
@@ -50,7 +50,7 @@ _INPUT: dict[str, Any] = {
     "system": {"anyOf": [STRING, {"type": "array", "items": _TEXT}, {"type": "null"}]},
     "tools": {"anyOf": [{"type": "array", "items": _TOOL}, {"type": "null"}]},
 }
-# Abridged: the complete schemas are those of Anthropic.
+# Abridged: Anthropic's documentation has the complete schemas.
 _CREATE = ApiObject.of(
     "CreateMessage",
     {**_INPUT, "max_tokens": {"type": "integer", "minimum": 0}, "stream": {"type": ["boolean", "null"]}},
@@ -143,7 +143,7 @@ class CountMessageTokensView(ApiView, path="messages/count_tokens"):
 def with_anthropic_clients(app: App) -> App:
     """Wrap the API so that Anthropic's clients may use `x-api-key`, and get Anthropic's headers, errors and models.
 
-    These are all requests to `/v1/messages`, and those for models with one of the headers of Anthropic's clients.
+    This applies to all requests to `/v1/messages`, and to requests for models with a header of Anthropic's clients.
     """
 
     # Other requests have no coroutine here, which would live as long as their streams.
@@ -191,7 +191,7 @@ def _models(scope: Scope, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Sender:
-    """Adds Anthropic's request id to a response, and converts an error, whatever part of the server raised it.
+    """Adds Anthropic's request id to responses, and converts errors from any part of the server.
 
     `convert` returns Anthropic's form of a JSON answer; it may raise `BadRequest`.
     """
@@ -216,7 +216,8 @@ class _Sender:
         elif self._start is not None and message["type"] == "http.response.body":
             self._body += message.get("body", b"")
             has_more = message.get("more_body", False)
-            # The refusal of a large body is complete before its response ends: meanwhile the rest of the body arrives.
+            # If a large body is refused, the response ends late, because the rest of the body still arrives. So the
+            # response is converted as soon as it has all of its bytes.
             length = dict(self._start["headers"]).get(b"content-length", b"")
             if not has_more or length == str(len(self._body)).encode():
                 start, self._start = self._start, None

@@ -33,13 +33,13 @@ SEARCH_PREFIX = "ws_"
 """Prefix of the ids of this server's own web searches."""
 _NO_PREFILL = "This server does not support assistant message prefill. The conversation must end with a user message."
 _MAX_FILENAME = 255
-# The fields of our parts that correspond to the `source` of Anthropic's blocks.
+# Fields of this API's parts that correspond to the `source` of Anthropic's blocks.
 _SOURCES = re.compile(r"\.(image_url|file_data|file_url|file_id|detail)\b")
 _PLACE = re.compile(r"input\[\d+\](?:\.(?:content|output)\[\d+\])?")
 
 
 class InputWriter:
-    """Writer of items. `items` are those written so far, as JSON of the Responses API."""
+    """Writer of items. `items` are the items written so far, as JSON of the Responses API."""
 
     def __init__(self) -> None:
         self.items: list[Body] = []
@@ -48,7 +48,7 @@ class InputWriter:
         self._results: dict[str, Body] = {}
 
     def write(self, messages: Sequence[Message]) -> None:
-        """Append the items of a conversation. Raises `BadRequest` for blocks that their role cannot have."""
+        """Append the items of a conversation. Raises `BadRequest` for blocks that are not allowed for their role."""
         if messages[-1].role == "assistant":
             raise BadRequest(_NO_PREFILL, param=f"messages[{len(messages) - 1}].role")
         for index, message in enumerate(messages):
@@ -72,7 +72,7 @@ class InputWriter:
                     self._add_part(part, where)
 
     def locate(self, error: BadRequest) -> None:
-        """Replace the paths of items, in an error about the items, by the paths in the request."""
+        """Replace paths of items in an error by the paths of the request's blocks."""
 
         def replaced(text: str) -> str:
             return _SOURCES.sub(".source", _PLACE.sub(lambda found: self._path(found[0]), text))
@@ -94,7 +94,7 @@ class InputWriter:
         parts.append(part)
 
     def _message_parts(self, block: Any, role: str, where: str) -> Iterable[Body] | None:
-        """Return the parts of a block that belongs in a message, None for one that is an item."""
+        """Return the parts of a block that is part of a message; None for a block that is an item of its own."""
         match block:
             case TextBlock():
                 # Models reject empty texts, which some clients send.
@@ -199,7 +199,7 @@ def _document(block: DocumentBlock) -> Iterator[Body]:
             for inner in blocks:
                 yield from _parts(inner)
         case Base64Source(media_type=kind, data=data):
-            # The name ends in the type, because documents are read by their type.
+            # The name gets the extension of the type, which decides how a document is read.
             filename = name if kind != "application/pdf" or name.endswith(".pdf") else f"{name}.pdf"
             yield {"type": "input_file", "file_data": f"data:{kind};base64,{data}", "filename": filename}
         case UrlSource(url=url):

@@ -1,4 +1,4 @@
-"""Anthropic's error envelope: conversion of this server's errors, whatever part of it raised them."""
+"""Anthropic's error envelope: conversion of errors from any part of this server."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -51,7 +51,7 @@ def convert(status: int, detail: Detail, *, request_id: str | None = None) -> tu
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
     error: dict[str, Any] = {"type": kind, "message": message}
     if (param, code) == ("thread", UnsupportedParameter.default_code):
-        # The SDK then sends the whole conversation, without a thread.
+        # With this code, the SDK sends the whole conversation instead of a thread.
         error["details"] = {"error_code": "thread_unsupported_request"}
     body: dict[str, Any] = {"type": "error", "error": error}
     return status, body if request_id is None else {**body, "request_id": request_id}

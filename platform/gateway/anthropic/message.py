@@ -41,7 +41,7 @@ _NO_USAGE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageOptions:
-    """Options of a request that its answer depends on. `diagnoses`: it asked about the prompt cache."""
+    """Options of a request that its answer depends on. `diagnoses`: the request asked about the prompt cache."""
 
     shows_thinking: bool
     omits_thinking: bool
@@ -177,7 +177,7 @@ def _tool_use(item: Body, arguments: Body) -> Body:
 
 
 def _web_blocks(item: Body) -> list[Body]:
-    """Return a step of a web search: the call and its result. Its results travel with the blocks."""
+    """Return the blocks of a step of a web search: the call and its result, which contains the search results."""
     action, results, call_id = item["action"], item.get("results") or [], item["id"]
     failed = item["status"] != "completed"
     if action["type"] == "search":
@@ -235,12 +235,12 @@ class MessageStream:
         self._thought = False
         self._has_input = False
         self._called = False
-        # Redacted thinking that is only sent if a call follows or precedes it.
+        # Redacted thinking that is only sent if a call precedes or follows.
         self._held: list[Body] = []
         self._over = False
 
     def open(self, events: Sequence[Event], *, input_tokens: int) -> bytes:
-        """Return `message_start` with estimated input tokens. `message_delta` has those that the upstream reports."""
+        """Return `message_start` with estimated input tokens. `message_delta` has the upstream's number of tokens."""
         usage = {**_NO_USAGE, "input_tokens": input_tokens}
         return b"".join(
             _event("message_start", message={**_head(event.response, self._options), "usage": usage})

@@ -14,7 +14,7 @@ Model = Mapping[str, Any]
 
 
 def model_page(models: Sequence[Model], query: QueryDict) -> dict[str, Any]:
-    """Return the page of a list of models in OpenAI's form that `limit`, `after_id` and `before_id` ask for.
+    """Return a page of models in Anthropic's form. `query` has the parameters `limit`, `after_id` and `before_id`.
 
     Raises `BadRequest`.
     """
@@ -36,7 +36,7 @@ def model_page(models: Sequence[Model], query: QueryDict) -> dict[str, Any]:
 
 
 def public_model(model: Model) -> dict[str, Any]:
-    """Return a model in OpenAI's form as Anthropic's clients read it."""
+    """Convert a model from OpenAI's form to Anthropic's form."""
     return {
         "type": "model",
         "id": model["id"],

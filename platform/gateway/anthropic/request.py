@@ -1,4 +1,4 @@
-"""Execution of message requests: each becomes a response that is not stored, and runs like any other."""
+"""Execution of message requests. Each request becomes a response that is not stored and runs like other responses."""
 
 import asyncio
 import re
@@ -97,7 +97,7 @@ def _options(body: CreateMessage) -> MessageOptions:
 
 @asynccontextmanager
 async def _translated(body: CountTokens, route: Route) -> AsyncIterator[CreateResponse]:
-    """Provide the body of the equivalent response. Errors about it name the parameters of the message."""
+    """Provide the body of the equivalent response. Errors in the block are changed to name the message's parameters."""
     writer = InputWriter()
     try:
         await off_loop(partial(writer.write, body.messages))
@@ -115,7 +115,7 @@ async def _translated(body: CountTokens, route: Route) -> AsyncIterator[CreateRe
 
 
 def _in_blocks(error: BadRequest) -> str:
-    """Return the message of an error about items as one about content blocks, in Anthropic's words."""
+    """Return the message of an error about items, reworded in Anthropic's terms for content blocks."""
     if found := _ORPHANED_RESULT.fullmatch(error.message):
         return (
             f"unexpected `tool_use_id` found in `tool_result` blocks: {found[1]}. Each `tool_result` block must have a "
@@ -137,7 +137,7 @@ def _response_body(body: CountTokens, items: list[dict[str, Any]], route: Route)
     values: dict[str, Any] = {
         "model": body.model,
         "input": items,
-        # Clients send the whole conversation each time, and there is no endpoint that would return what is stored.
+        # Clients send the whole conversation each time, and no endpoint could return a stored message.
         "store": False,
         "include": _INCLUDE,
         **tool_parameters(body),

@@ -395,7 +395,7 @@ class CountTokens(Wire):
 
     @property
     def shows_thinking(self) -> bool:
-        """True if the client asked for thinking; others may not expect such blocks."""
+        """True if the client asked for thinking. Other clients may not expect such blocks."""
         return isinstance(self.thinking, ThinkingEnabled | ThinkingAdaptive)
 
     @property
@@ -465,6 +465,6 @@ def _parse(schema: type[Schema], values: dict[str, Any]) -> Schema:
         return validate_without_nulls(schema, sent)
     except ValidationError as error:
         defect = first_defect(error)
-        # No union of objects has a string as its short form here, unlike those of the Responses API.
+        # Unlike in the Responses API, no union of objects has a string as its short form here.
         defect.message = defect.message.replace("expected one of an object or a string", "expected an object")
         raise defect from error

@@ -82,7 +82,7 @@ def tool_parameters(body: CountTokens) -> Body:
     values: Body = {}
     if body.tools:
         values["tools"] = [_tool(tool) for tool in body.tools]
-        # The limit of a tool is that of the request: web search is the only hosted tool here.
+        # The limit of the tool becomes the limit of the request, because web search is the only hosted tool here.
         uses = [tool.max_uses for tool in body.tools if isinstance(tool, WebSearchTool) and tool.max_uses is not None]
         values |= {"max_tool_calls": uses[0]} if uses else {}
     match body.tool_choice:
@@ -140,7 +140,7 @@ def _tool(tool: CustomTool | BashTool | TextEditorTool | MemoryTool | WebSearchT
 
 
 def reasoning(body: CountTokens, route: Route) -> Body:
-    """Return the `reasoning` parameter, empty if the model is left to its defaults."""
+    """Return the `reasoning` parameter; empty if the model's defaults apply."""
     can, values = route.capabilities, Body()
     if body.output_config is not None and body.output_config.effort is not None:
         values["effort"] = body.output_config.effort

@@ -91,9 +91,10 @@ class SpeechReader(AnswerReader):
         used = read_usage(self._reported, read="input", written="output")
         return replace(
             used,
-            # The output is speech, also where the upstream does not say so.
+            # The output is speech, even if the upstream does not report audio tokens.
             output_audio_tokens=used.output_tokens,
-            # A failed call has read no text; one that broke off, an unknown part of it.
+            # A failed call has read no text. A call that broke off has read an unknown part of the text, so all is
+            # counted.
             characters=0 if outcome == "failed" else self._characters,
             estimated=outcome == "interrupted" and not self._reported,
         )
@@ -108,7 +109,7 @@ def _seconds(value: object) -> float:
                 found = float(value)
             except ValueError:
                 return 0.0
-            # NaN fails this comparison as well.
+            # NaN fails this comparison too.
             return round(found, 3) if 0 <= found <= _MAX_SECONDS else 0.0
     return 0.0
 

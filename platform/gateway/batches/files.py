@@ -41,7 +41,7 @@ from responses.webhooks.outbox import announce
 from tenants import scope
 
 _MAX_ERRORS = 100
-# Rows per INSERT. Bodies vary from bytes to megabytes, so their size is limited as well.
+# Rows per INSERT. Bodies vary from bytes to megabytes, so the size of an INSERT is limited too.
 _CHUNK_ROWS = 500
 _CHUNK_BYTES = 8 * 1024 * 1024
 # The margin is for the other fields of a line, around its body.
@@ -89,7 +89,7 @@ class _Summary:
 
 
 async def read_input(job: Job) -> None:
-    """Read and validate the input file of a batch, which is in progress or failed afterwards."""
+    """Read and validate the input file of a batch. Afterwards the batch is in progress or failed."""
 
     def find() -> tuple[Batch, File | None]:
         with scope.team(job.team_id):
@@ -156,7 +156,7 @@ def _valid_lines(endpoint: str, summary: _Summary, content: "Content[bytes]") ->
         if not raw.strip():
             continue
         summary.lines += 1
-        # After these errors, reading on is pointless.
+        # After these errors, the rest of the file is not read.
         if summary.lines > MAX_LINES:
             message = f"The input file has more than {MAX_LINES} lines."
             summary.errors.clear()
@@ -215,7 +215,7 @@ async def write_output(job: Job) -> None:
         try:
             stored_errors = await _store(batch, errors, "error")
         except Exception:
-            # Each attempt would leave another copy for a day, on a disk that may be full already.
+            # Without the deletion, each attempt would leave another copy for a day, on a disk that may be full.
             if stored is not None:
                 await in_db_thread(partial(storage.remove, stored))
             raise
@@ -294,7 +294,7 @@ def _close(job: Job, status: BatchStatus, **values: Any) -> bool:
 
 
 def postpone(job: Job, error: Exception) -> None:
-    """Let any worker try again after a pause. A batch fails when its results would have expired meanwhile."""
+    """Let any worker try again after a pause. If the results would have expired by then, the batch fails."""
     reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
     with scope.team(job.team_id):
         batch = queue.claimed_batch(job).first()

@@ -25,15 +25,15 @@ from tenants import scope
 from tenants.models import Team
 
 MAX_ATTEMPTS = 5
-# A line whose workers died this often may be the reason, so each worker executes only one such line at a time. Lines
-# that ran beside it each time would otherwise fail with it.
+# A line whose workers died this often may have caused it, so each worker executes only one such line at a time.
+# Otherwise lines that only ran at the same time would fail too.
 _SUSPECT_ATTEMPTS = 3
 _REASONS = {BatchStatus.EXPIRED: "batch_expired", BatchStatus.CANCELLED: "batch_cancelled"}
 _FILE_PAUSE = timedelta(seconds=5)
 _LONGEST_FILE_PAUSE = timedelta(minutes=10)
 UNCOUNTED_AFTER = 150
-"""Failures, within about a day, after which a batch no longer counts for its team's limit of open batches."""
-# Bounds the rows that one query locks. Batches beyond it get their turn when earlier ones end.
+"""Number of failures (about a day of them) after which a batch no longer counts towards its team's open batches."""
+# Bounds the rows that one query locks. Further batches get their turn when earlier batches end.
 _MAX_BATCHES = 500
 
 
@@ -95,7 +95,7 @@ class BatchLoad:
 
 def is_idle() -> bool:
     """Return whether there are no unfinished batches."""
-    # While there are none, this query replaces all others of a poll.
+    # If there are none, this is the only query of a poll.
     with scope.every_team():
         return not Batch.objects.filter(status__in=OPEN_BATCHES).exists()
 
@@ -104,7 +104,7 @@ def is_idle() -> bool:
 
 
 def claim_batches(*, limit: int, own: Collection[Job]) -> list[Job]:
-    """Claim new batches and those whose lines have all ended.
+    """Claim new batches, and batches whose lines have all ended.
 
     `own` are the jobs that this process is working on. They are skipped even if their leases have expired.
     """
@@ -145,7 +145,7 @@ def release(job: Job) -> None:
 def postpone(job: Job, *, reason: str) -> None:
     """Release a batch whose files failed for this reason. The pause doubles with each failure in a row.
 
-    In the meantime workers are free for other batches: two that always fail must not occupy them.
+    During the pause workers are free for other batches: batches that always fail must not occupy them.
     """
     with scope.team(job.team_id):
         batch = claimed_batch(job).only("file_failures").first()
@@ -179,8 +179,8 @@ def expire() -> None:
 
 def _lock_first(candidates: "QuerySet[Batch]", *, limit: int) -> list[Batch]:
     """Lock and return the first candidates that no other worker has locked, oldest first, teams taking turns."""
-    # Batches being read or written count as turns that the team has had already. Without this, thousands of batches of
-    # one team would delay those of all other teams.
+    # Batches that are being read or written count as turns of their team. Without this, thousands of batches of one
+    # team would delay the batches of all other teams.
     leased = Batch.objects.filter(team=OuterRef("team"), status__in=OPEN_BATCHES, lease_until__gte=expired_before())
     counted = leased.order_by().values("team").annotate(n=Count("id")).values("n")
     turn = Window(RowNumber(), partition_by=[F("team")], order_by=[F("created_at"), F("pk")])
@@ -246,7 +246,7 @@ def _due(at: datetime) -> Q:
 def _claim_lines_of(batch: Batch, abandoned: Q, *, limit: int, at: datetime, suspects: int) -> list[ClaimedLine]:
     lines = BatchLine.objects.filter(batch=batch).select_for_update(skip_locked=True).order_by("position")
     lines = lines.only("id", "attempt", "lease_token")
-    # A line that kills its worker each time must not go on doing so.
+    # A line that kills its worker each time must not be executed again.
     exhausted = [line.pk for line in lines.filter(abandoned, attempt__gte=MAX_ATTEMPTS)]
     failure = ServerError("The workers that executed this request stopped unexpectedly.")
     BatchLine.objects.filter(pk__in=exhausted).update(

@@ -48,7 +48,7 @@ class BatchRunner(WorkLoop[Job | ClaimedLine]):
             return False
         if lines:
             for line in await in_db_thread(partial(queue.lines_to_stop, lines)):
-                # It may have ended during the query.
+                # The line may have ended during the query.
                 if line in self.work:
                     self.work[line].cancel()
         await in_db_thread(queue.expire)
@@ -79,7 +79,8 @@ class BatchRunner(WorkLoop[Job | ClaimedLine]):
                 try:
                     await asyncio.shield(recording)
                 except asyncio.CancelledError:
-                    # The result is stored even so: the line is ended then and need not be requeued.
+                    # The result is stored in spite of the cancellation: then the line has ended and need not be
+                    # requeued.
                     await recording
         except asyncio.CancelledError:
             # Either the process is stopping, or the batch was cancelled or has expired.

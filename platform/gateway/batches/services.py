@@ -21,7 +21,7 @@ _WINDOW = timedelta(hours=24)
 
 def create_batch(*, principal: Principal, body: CreateBatch, request: RequestInfo) -> Batch:
     """Create a batch, which waits for a worker. Its lines are executed with the caller's API key."""
-    # Checked now as well as per line: a batch of 50,000 lines that all fail would help no one.
+    # Each line is checked again. The check here prevents batches in which all 50,000 lines would fail.
     principal.require(SCOPES[body.endpoint])
     at = shared_now()
     with scope.team(principal.team_id):
@@ -56,21 +56,22 @@ def create_batch(*, principal: Principal, body: CreateBatch, request: RequestInf
 def count_open_batches(principal: Principal, key_id: str | None) -> int:
     """Return the number of batches of the team, or of one key, that have not ended.
 
-    Those whose results could not be stored for a day do not count: the client has no part in it.
+    Batches whose results could not be stored for a day do not count, because that is not the client's fault.
     """
     rows = Batch.objects.filter(team_id=principal.team_id, status__in=OPEN_BATCHES, file_failures__lt=UNCOUNTED_AFTER)
     return (rows if key_id is None else rows.filter(api_key=key_id)).count()
 
 
 def cancel_batch(*, principal: Principal, batch_id: str) -> Batch:
-    """Cancel a batch: no more lines start, running ones are stopped, results that exist are kept.
+    """Cancel a batch: no more lines start, running lines are stopped, and existing results are kept.
 
     Raises NotFound, or Conflict if the batch has ended.
     """
     with scope.team(principal.team_id):
         batch = get_batch(principal=principal, batch_id=batch_id)
         active = Batch.objects.filter(pk=batch.pk, status__in=[BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS])
-        # Without a lease, any worker can end the batch immediately; one that reads the input file fails to commit.
+        # Without a lease, any worker can end the batch immediately. A worker that is reading the input file fails to
+        # commit.
         cancelled = active.update(
             status=BatchStatus.CANCELLING,
             ending=BatchStatus.CANCELLED,

@@ -1,8 +1,8 @@
-"""Check of chat completions that are passed through: an answer that would fail a response fails here too.
+"""Check of chat completions that are passed through. Answers that would make a response fail are errors here too.
 
-Each choice is converted like the answer of a response, only for its outcome. Clients get the upstream's chunks, with
-finish reasons that OpenAI does not define in OpenAI's words. A client that asked for one choice gets one, with the
-index 0.
+Each choice is converted like the answer of a response, but only its outcome is used. Clients get the upstream's chunks.
+Finish reasons that OpenAI does not define are replaced by OpenAI's. A client that asked for one choice gets only one,
+with the index 0.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -36,7 +36,7 @@ class AnswerCheck:
         self._called = set[str]()
 
     def read_all(self, chunks: Iterable[Chunk]) -> list[Chunk]:
-        """Read the chunks of one network read; return those up to the end, with OpenAI's finish reasons."""
+        """Read the chunks of one network read. Return them up to the answer's end, with OpenAI's finish reasons."""
         checked: list[Chunk] = []
         for chunk in chunks:
             checked += self._read(chunk)
@@ -61,7 +61,7 @@ class AnswerCheck:
                 self._of(choice).feed([{"choices": [_only(choice)]}])
             return [self._in_our_words(chunk, choices, whole=False)]
         if not all(isinstance(choice, dict) for choice in choices):
-            # The converter says why this fails.
+            # The converter sets the reason of the failure.
             self._of(None).feed([chunk])
             return []
         selected = self._choices.select(choices)
@@ -72,7 +72,7 @@ class AnswerCheck:
         return self._divided(self._last, selected) + usage
 
     def _divided(self, chunk: Chunk, selected: Sequence[Any]) -> list[Chunk]:
-        # Each choice in a chunk of its own: many clients read only the first choice of one.
+        # Each choice gets its own chunk, because many clients read only the first choice of a chunk.
         divided: list[Chunk] = []
         for choice in map(_only, selected):
             divided.append(self._read_only({**chunk, "choices": [choice]}, choice))
@@ -89,7 +89,7 @@ class AnswerCheck:
         return self._in_our_words(chunk, [choice], whole=False)
 
     def read_whole(self, completion: Chunk) -> Chunk:
-        """Read a completion that was not streamed; return it with OpenAI's finish reasons."""
+        """Read a completion that was not streamed, and return it with OpenAI's finish reasons."""
         choices = completion.get("choices")
         if not isinstance(choices, list) or not choices:
             self._of(None).whole(completion)
@@ -139,7 +139,7 @@ class AnswerCheck:
         if isinstance(message, dict) and message.get("tool_calls"):
             self._called.add(str(choice.get("index")))
         if choice.get("error"):
-            # Reported at the end, as all errors are.
+            # Errors are reported at the end of the answer.
             return {**{name: value for name, value in choice.items() if name != "error"}, "finish_reason": None}
         reason = choice.get("finish_reason")
         if (isinstance(reason, str) and reason in _DEFINED) or (not reason and not whole):
@@ -154,7 +154,7 @@ class AnswerCheck:
 
 
 def _cut(choice: Chunk, length: int) -> Chunk:
-    """Return a whole choice that the output limit ends after so many characters of its text."""
+    """Return a whole choice, whose text the output limit has shortened to `length` characters."""
     message = choice.get("message")
     if isinstance(message, dict) and isinstance(message.get("content"), str):
         message = {**message, "content": message["content"][:length]}

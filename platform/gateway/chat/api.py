@@ -38,7 +38,7 @@ class ChatMessage(TypedDict):
 CompletionBody = Annotated[dict[str, Any], Fields(ChatCompletion)]
 MessageBody = Annotated[dict[str, Any], Fields(ChatMessage)]
 DeletedCompletion = Deleted[CompletionBody, Literal["chat.completion.deleted"]]
-# As at OpenAI, chat completions are listed oldest first by default, unlike all other objects, and without `before`.
+# As at OpenAI, chat completions are listed oldest first by default, unlike all other objects. There is no `before`.
 _PAGE = page_argument(order=Order.ASC, before=False)
 
 

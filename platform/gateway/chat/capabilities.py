@@ -61,7 +61,7 @@ def check(request: ChatRequest, route: Route) -> None:
 
 
 def _is_url(data: str | None) -> bool:
-    # Some upstreams would fetch it. Base64 has no colon.
+    # Some upstreams would download a URL. A colon distinguishes URLs from base64.
     return data is not None and not is_data_url(data) and ":" in data
 
 

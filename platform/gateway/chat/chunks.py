@@ -29,7 +29,7 @@ class ChunkWriter:
         if reported := chunk.get("usage"):
             chunk = with_valid_usage(chunk)
         if reported and not chunk.get("usage"):
-            # Nothing else is in such a chunk, and its numbers mean nothing.
+            # A chunk without choices contains only an invalid usage, and is dropped.
             return self._event(chunk) if chunk.get("choices") else b""
         if reported:
             self._usage_chunk = {**chunk, "choices": []}
@@ -96,7 +96,7 @@ def _delta(message: Any) -> Any:
     return {**message, "tool_calls": [{"index": i, **call} for i, call in enumerate(message["tool_calls"])]}
 
 
-# These are sent as a whole, so they are not appended: some servers repeat them in each chunk.
+# Values of these fields are not appended: servers send them as a whole, and some repeat them in each chunk.
 _WHOLE_FIELDS = {"id", "type", "role", "name", "format", "signature"}
 _CHUNK_FIELDS = {"object", "choices", "obfuscation"}
 
@@ -165,7 +165,7 @@ def _merge(into: dict[str, Any], delta: dict[str, Any]) -> None:
 
 
 def _extend(listed: list[Any], more: list[Any]) -> None:
-    # Deltas of parallel tool calls arrive interleaved; their index says which call they continue.
+    # Deltas of parallel tool calls may be interleaved. Their index tells which call they continue.
     for entry in more:
         if not isinstance(entry, dict) or "index" not in entry:
             listed.append(entry)

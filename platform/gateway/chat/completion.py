@@ -1,8 +1,8 @@
 """Execution of `POST /v1/chat/completions`: forwarding to an upstream, the usage record, and storage.
 
 With `store` the completion is committed together with its usage record, before the client receives the end. The usage
-is always requested from the upstream. The chunk that contains only the usage is sent to clients that requested it, as
-others expect `choices[0]` in every chunk.
+is always requested from the upstream. Only clients that requested the usage get the chunk that contains only the usage,
+because other clients expect `choices[0]` in every chunk.
 """
 
 import asyncio

@@ -31,7 +31,7 @@ from responses.runs.usage_records import ExpectedTokens, RoutedCall
 class CompletionCall:
     """Upstream call of a chat completion: collects its usage and writes its rows.
 
-    `own_id` is the id of a stored completion, None for others. `sent` is the request with its images as data URLs.
+    `own_id` is the id of a completion that is stored, or else None. `sent` is the request with images as data URLs.
     """
 
     def __init__(self, routed: RoutedCall, request: ChatRequest, sent: ChatRequest) -> None:
@@ -53,7 +53,7 @@ class CompletionCall:
         return self._routed.post("/chat/completions", values)
 
     async def reserve(self) -> dict[str, Any]:
-        """Reserve the limits of the call. Return the parameter with the maximum of output, empty without one."""
+        """Reserve the limits of the call. Return the parameter with the maximum output; empty without a maximum."""
         body, principal = self._request.body, self._routed.principal
         if not is_limited(principal):
             return {}
@@ -78,7 +78,7 @@ class CompletionCall:
         return {} if stated is None else {dialect_of(self.route).limit: stated}
 
     async def open(self) -> None:
-        """Store the data for recording the call if this process dies. Nothing may be sent before."""
+        """Store the data with which the call is recorded if this process dies. To be called before sending."""
         await self._routed.open(self.own_id or self._id)
 
     def observe(self, data: Chunk) -> None:
@@ -90,7 +90,7 @@ class CompletionCall:
         self._usage = later_usage(self._usage, data.get("usage") or nested_usage(data))
 
     def observe_whole(self, completion: Chunk) -> None:
-        """Read the same from a completion that was not streamed."""
+        """Read usage and id from a completion that was not streamed."""
         self.observe(completion)
         choices = completion.get("choices")
         messages = [choice.get("message") for choice in choices or () if isinstance(choice, dict)]
@@ -103,7 +103,7 @@ class CompletionCall:
         return AnswerCheck(several=several, to_failure=failure_from_error, limit=self._limit)
 
     def row_for(self, completion: Chunk) -> Row | None:
-        """Return the row of the completion; None if it is not to be stored."""
+        """Return the row of the completion; None if the client did not ask to store it."""
         if self.own_id is None:
             return None
         return stored.build_row(self._request, self._routed, completion_id=self.own_id, completion=completion)

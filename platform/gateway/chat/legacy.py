@@ -165,7 +165,7 @@ async def forward_completion(*, principal: Principal, values: dict[str, Any], re
 
 
 async def _max_tokens(principal: Principal, values: dict[str, Any]) -> int:
-    """Return the lowest of the maximum of a request, 16 by default, and of its limits."""
+    """Return the maximum output tokens: the lowest of the request's maximum (16 by default) and the caller's limits."""
     given = values.get("max_tokens")
     allowed = [given if given is not None else _DEFAULT_TOKENS]
     for subject in await limits.applying(principal, end_user_of(values.get("user"))):

@@ -193,8 +193,8 @@ ChatMessage = Annotated[
 
 
 def check_roles(messages: object) -> None:
-    """Raise a `BadRequest` for messages that are no objects or have no valid role."""
-    # Before the schema: the roles select its union, and its error for an unknown role would not name the valid ones.
+    """Raise a `BadRequest` for messages that are not objects or have no valid role."""
+    # Checked before the schema, whose error for an unknown role would not name the valid roles.
     for index, message in enumerate(messages if isinstance(messages, list) else ()):
         param = f"messages[{index}]"
         if not isinstance(message, dict):

@@ -388,7 +388,7 @@ def parse_update(values: dict[str, Any]) -> dict[str, str]:
 
 
 def _defect(error: ValidationError) -> BadRequest:
-    """Return the first defect of a body, worded like OpenAI's chat completions where these differ from responses."""
+    """Return the first defect of a body, in the words of OpenAI's chat completions if they differ from responses."""
     details = error.errors(include_url=False)
     detail = next((entry for entry in details if entry["type"] != "extra_forbidden"), details[0])
     param = path(detail["loc"])

@@ -1,4 +1,4 @@
-"""Stored chat completions: building rows, presenting them, and access to those of a team.
+"""Stored chat completions: their rows, their JSON representations, and access by team.
 
 All functions but `build_row` must run inside a scope (`tenants.scope`) that makes the team's rows visible.
 """
@@ -24,7 +24,7 @@ _SHOWN_PARTS = {"text", "image_url"}
 
 def completion_id() -> str:
     """Return a new id of a completion."""
-    # OpenAI's ids of completions have a hyphen after the prefix, unlike all others.
+    # Unlike all other ids of OpenAI, ids of completions have a hyphen after the prefix.
     return new_id("chatcmpl").replace("_", "-", 1)
 
 
