@@ -1,4 +1,4 @@
-"""Network policies of containers: schema, and the check against what the operator allows."""
+"""Network policies of containers: their schema, and the check against the operator's settings."""
 
 import re
 from collections.abc import Sequence

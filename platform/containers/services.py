@@ -122,7 +122,8 @@ async def check_sandbox(memory: str, *, param: str, memory_param: str) -> Sandbo
 def find_files(*, team_id: str, file_ids: Sequence[str], param: str) -> list[File]:
     """Return the uploaded files with these ids.
 
-    Raises NotFound for an unknown file and InvalidValue for one that is too large; `param` gets the index of the file.
+    Raises NotFound for an unknown file and InvalidValue for a file that is too large. The error's `param` gets the
+    index of the file.
     """
     found = []
     with scope.team(team_id):
@@ -338,7 +339,7 @@ def _record_files(container: Container, entries: Sequence[FileEntry], source: Fi
         known = {file.path: file for file in ContainerFile.objects.filter(container_id=container.pk)}
         changed = []
         for entry in entries:
-            # Files that are left in `known` at the end are gone from the container.
+            # Files that are left in `known` at the end do not exist any more.
             file = known.pop(entry.path, None)
             # Size and modification time identify a version; reading every file would be too slow.
             if file is not None and (file.size, file.changed) == (entry.size, entry.changed):
