@@ -100,7 +100,7 @@ def text_filter(
 
 
 def exact(parameter: str, label: str, *, lookup: str = "", hint: IndexHint | None = None) -> type[TextConditionFilter]:
-    """Return a filter with a text box for the exact value of a column, by default the one named like the parameter."""
+    """Return a filter with a text box for the exact value of a column. By default, the parameter names the column."""
     return text_filter(parameter, label, lambda value: Q(**{lookup or parameter: value}), hint=hint)
 
 

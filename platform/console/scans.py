@@ -122,7 +122,7 @@ def plan_scan(
 
 
 class UncountedPaginator(InfinitePaginator):
-    """Paginator without a total count; the last page has no link to a next one."""
+    """Paginator without a total count. The last page has no link to a next page."""
 
     template_name = "console/pagination.html"
 

@@ -319,7 +319,7 @@ class TimeFilter(admin.FieldListFilter):
 
     def links(self, changelist: ChangeList) -> list[dict[str, Any]]:
         """Return a link for each period that keeps the other filters."""
-        # "p", the page number, is dropped as well: the new list may be shorter.
+        # "p", the page number, is dropped too: the new list may be shorter.
         ranges = [name for name in self.expected_parameters() if name and name != "period"]
         return [
             {
