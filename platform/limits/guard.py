@@ -143,7 +143,7 @@ def status_sync(principal: Principal, end_user: str = "") -> LimitStatus:
 
 
 async def applying(principal: Principal, end_user: str = "") -> list[SubjectLimits]:
-    """Return the limits that apply to a request, for checks of those outside of the script, such as `files`."""
+    """Return the limits that apply to a request, for limits such as `files`, which the script does not check."""
     return limits_of(principal, end_user, await _own(principal, end_user))
 
 

@@ -17,7 +17,7 @@ _CLOSED = "The connection to Redis was closed."
 
 
 class _Replies(asyncio.Protocol):
-    """Parses replies and passes each to the oldest call that waits for one."""
+    """Parser of replies. Passes each reply to the call that has waited longest."""
 
     def __init__(self) -> None:
         self.waiting: deque[asyncio.Future[Reply]] = deque()

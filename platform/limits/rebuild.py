@@ -1,7 +1,7 @@
 """The state of a team's limits, read from PostgreSQL to be loaded into Redis.
 
-First, the team's epoch is incremented. This waits for reservations that are being stored; later ones fail, as their
-epoch is old. Then a single statement, and so a single snapshot, reads the open reservations and the spending.
+First, the team's epoch is incremented. This waits for reservations that are being stored; later reservations fail,
+because their epoch is old. Then a single statement reads the open reservations and the spending from one snapshot.
 """
 
 from datetime import timedelta

@@ -87,7 +87,7 @@ def _call(team_id: str, requests: Sequence[_Request]) -> tuple[list[str], list[b
 
 
 class _Batches:
-    """The calls of an event loop. All requests of a team in one iteration of the loop are sent as one call.
+    """The calls of an event loop. All requests of a team in an iteration of the loop are sent as one call.
 
     Sending to Redis and waking up for its reply takes more CPU than all other parts of a call.
     """
