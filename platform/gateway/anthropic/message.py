@@ -67,7 +67,7 @@ def whole(end: RunEnded, options: MessageOptions) -> Body:
 
 
 def _head(response: Mapping[str, Any], options: MessageOptions) -> Body:
-    # The id differs from that of the response only in its prefix, so that the run can be found.
+    # The id differs from the response's id only in its prefix, so that the run can be found.
     body: Body = {
         "id": response["id"].replace("resp_", "msg_", 1),
         "type": "message",

@@ -269,7 +269,7 @@ async def _store(batch: Batch, content: IO[bytes], name: str) -> File | None:
 
 
 def _end(job: Job, batch: Batch, output: File | None, errors: File | None) -> None:
-    # If the lease was lost, nothing is published, and the retention of files deletes what was uploaded.
+    # If the lease was lost, nothing is published, and the retention of files deletes the uploaded file.
     with scope.team(job.team_id):
         ids = {"output_file_id": output.pk if output else None, "error_file_id": errors.pk if errors else None}
         if _close(job, BatchStatus(batch.ending), **ids):

@@ -96,7 +96,8 @@ async def _events(
             await call.end(outcome="failed")
             yield unnamed_event({"error": for_client(call.route, failed.failure).as_api_error().detail()})
         finally:
-            # Reached without an earlier `end` when the client disconnects. The upstream bills what it has generated.
+            # Reached without an earlier `end` if the client disconnects. The upstream bills the tokens that it has
+            # generated.
             await call.end(outcome="interrupted")
 
 

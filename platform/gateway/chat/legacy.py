@@ -1,6 +1,7 @@
 """`POST /v1/completions`, the legacy endpoint, passed on to the upstream of the model.
 
-Prompts are not converted into chats: a chat template would change what base models and models that fill in code read.
+Prompts are not converted into chats: a chat template would change the input of base models and of models that complete
+code.
 """
 
 from functools import partial
@@ -86,7 +87,7 @@ def parse_completion(values: dict[str, Any]) -> dict[str, Any]:
 
 
 class CompletionReader(AnswerReader):
-    """Reads the usage of a completion. Chunks are written like those of chat completions."""
+    """Reader of the usage of a completion. Chunks are written like the chunks of chat completions."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         super().__init__()

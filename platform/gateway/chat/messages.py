@@ -86,7 +86,7 @@ class ChatRefusalPart(Wire):
 
 
 _UserPart = Annotated[ChatTextPart | ChatImagePart | ChatAudioPart | ChatFilePart, BY_TYPE]
-# Not a discriminated union: one with a single member would be reported with other errors.
+# Not a discriminated union: a union with a single member would be reported with other errors.
 _Texts = list[ChatTextPart]
 _AssistantPart = Annotated[ChatTextPart | ChatRefusalPart, BY_TYPE]
 _TextContent = Annotated[str | Annotated[_Texts, Field(min_length=1)], STRING_OR]
