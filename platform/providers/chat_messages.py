@@ -167,9 +167,9 @@ def _actions(call: ComputerCall) -> Message:
 def as_object(arguments: str) -> str:
     """Return the arguments of a call as the text of one JSON object, which strict servers require.
 
-    Models write half objects, several in a row, or values that only some parsers accept. vLLM, llama.cpp and Ollama
-    parse the arguments of earlier calls, and refuse the whole conversation if one of them is no object. Unreadable
-    arguments are kept as a string, so that the model sees its own text.
+    Models write half objects, several objects in a row, or values that only some parsers accept. vLLM, llama.cpp and
+    Ollama parse the arguments of earlier calls, and refuse the whole conversation if any of them are not an object.
+    Unreadable arguments are kept as a string, so that the model sees its own text.
     """
     try:
         if isinstance(orjson.loads(arguments), dict):

@@ -59,7 +59,7 @@ class PartWriter:
         if isinstance(part, InputText):
             return {"type": "text", "text": part.text}
         if not (self.vision or isinstance(part, InputFile)):
-            # An image in the request would have been rejected, so this one is from the output of a tool.
+            # The image is from the output of a tool: an image in the request would have been rejected.
             return {"type": "text", "text": "[Image omitted: this model cannot read images.]"}
         match self.attachments.get(attachment_key(part)) if self.attachments else None:
             case AttachmentText(text=text):

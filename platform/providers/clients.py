@@ -98,7 +98,7 @@ _clients = PerLoop[dict[tuple[str, str, str], UpstreamClients]](dict)
 
 
 def clients_for(upstream: UpstreamEndpoint) -> UpstreamClients:
-    """Return the clients of an upstream in the current event loop; new ones if its URL or key has changed."""
+    """Return the clients of an upstream in the current event loop. If its URL or key has changed, they are new."""
     clients = _clients()
     key = (upstream.id, upstream.base_url, upstream.api_key)
     found = clients.get(key)

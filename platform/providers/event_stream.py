@@ -274,7 +274,7 @@ class EventStreamDecoder:
             self.failure = failed.failure
 
     def _read_odd(self, data: bytes, chunks: list[Chunk]) -> None:
-        """Read a document of several lines, or one that `orjson` refuses. Raises `ValueError`."""
+        """Read a document that has several lines or that `orjson` refuses. Raises `ValueError`."""
         halved = self._halved
         halves = lenient_json.Halves(first={} if halved is None else dict(halved.halves.later))
         parsed = parse(data, halves=halves)

@@ -30,7 +30,7 @@ from core.per_loop import PerLoop
 
 _MAX_CONNECTIONS = 2000
 _KEEP_ALIVE_SECONDS = 5.0
-# The SDK follows 20; aiohttp does not follow the last one that it allows.
+# The SDK follows 20 redirects. aiohttp does not follow the last redirect that it allows.
 _MAX_REDIRECTS = 21
 _PROBE_SECONDS = 60
 _PIECE_BYTES = 256 * 1024
@@ -187,7 +187,7 @@ class HttpClient:
         """Send a JSON document and return the answer once it has begun. Raises `RequestFailed`.
 
         `path` is below the base URL, or a URL on the same server. `silent`: the server sends nothing until the whole
-        answer is complete, so it gets more time. `headers` are sent besides those of every request.
+        answer is complete, so it gets more time. `headers` are sent in addition to the headers of every request.
         """
         sent_headers = self._headers
         if headers:

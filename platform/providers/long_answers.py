@@ -19,7 +19,7 @@ class LongAnswers:
         self._until: dict[tuple[str, str], float] = {}
 
     def observe(self, route: Route, seconds: float) -> None:
-        """Record the duration of an answer that was not streamed, or of the failed attempt to get one."""
+        """Record the duration of an answer that was not streamed, or of a failed attempt to get such an answer."""
         if seconds >= _LONG_SECONDS:
             # Bounds the memory: a wildcard route may serve any number of models.
             if len(self._until) >= _MAX_MODELS:

@@ -16,7 +16,7 @@ from core.errors import Failure
 from providers.first_answer import FirstAnswer
 from tenants.directory import Route
 
-# In seconds. Each further pause is twice as long as the one before, up to the longest.
+# In seconds. From the third pause on, each is twice as long as the previous pause, up to the longest.
 _FIRST, _SECOND, _LONGEST = 0.3, 1.0, 30.0
 # An upstream may ask a single large request to wait for an hour; other requests must not wait that long.
 _LONGEST_SHARED = 60.0

@@ -46,7 +46,7 @@ _WAIT = re.compile(r"\d{1,9}(\.\d{1,9})?|[A-Z][a-z]{2}, \d{2} [A-Z][a-z]{2} \d{4
 # Addresses that would reveal the operator's machines in a text that clients read.
 _ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]*://\S+|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b|(?<![\w.:/])(?:/[\w.@-]+){3,}")
 _TRACEBACK = "Traceback (most recent call last)"
-# An unknown code may be any string; only one that looks like a code is shown.
+# An unknown code may be any string. It is shown only if it looks like a code.
 _CODE = regex.compile(r"[a-z_]{1,60}")
 
 
@@ -182,7 +182,7 @@ _UNKNOWN_MODEL = re.compile(
 # Google and xAI report an invalid key with status 400. Other servers have a status or a name for it.
 _WRONG_KEY = re.compile(r"api key (not valid|expired)|incorrect api key|invalid authorization header", re.IGNORECASE)
 # An exhausted quota is reported by Zhipu and Cloudflare with status 429, by Anthropic with 400, by xAI, SiliconFlow and
-# OpenRouter with 403 and by Fireworks with 412. Another request some seconds later would be refused as well.
+# OpenRouter with 403 and by Fireworks with 412. Another request some seconds later would be refused too.
 _NO_QUOTA = re.compile(
     r"insufficient balance|balance is insufficient|\bin arrears\b|used up your|credit balance is too low"
     r"|used all available credits|credits or licenses|spending limit|key limit exceeded",
@@ -355,7 +355,7 @@ def _without_addresses(text: str) -> str:
 
 def _kind(report: ErrorReport, status: int | None) -> _Kind:
     words = report.message[:MAX_MESSAGE]
-    # A text such as "Too Many Requests" is a name as well.
+    # A text such as "Too Many Requests" can also be a name.
     named = [_KINDS[name] for name in map(_squashed, (*report.names, words)) if name in _KINDS]
     if specific := [kind for kind in named if kind is not _Kind.REJECTED]:
         return specific[0]
@@ -389,7 +389,7 @@ def _failure(report: ErrorReport, status: int | None, *, headers: Mapping[str, s
     wait = {name: value for name, value in named.items() if _WAIT.fullmatch(value)}
     match _kind(report, status):
         case _Kind.QUOTA:
-            # The quota is that of the platform's account, not of the client: only an operator can raise it.
+            # It is the quota of the platform's account, not of the client: only an operator can raise it.
             text = "The platform's quota with the model provider is exhausted."
             return Failure.of(RateLimited(text, headers=FINAL))
         case _Kind.RATE_LIMIT:
