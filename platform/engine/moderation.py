@@ -87,7 +87,7 @@ class ModerationGate:
         ended_at = self._now()
         if (failure := self._checks.failure_for(found)) is not None:
             return self._withhold(self._failed(failure, found), end.items, end.turn, at=ended_at)
-        # The closing events were built before the result was known; they are replaced by ones that report it.
+        # The closing events were built before the result was known. They are replaced by events that report the result.
         completed_at = None if end.ending.completed_at is None else unix(ended_at)
         ending = end.ending._replace(moderation=self._checks.public_result(found), completed_at=completed_at)
         body = {**end.response, "completed_at": completed_at}

@@ -149,7 +149,7 @@ class RunState:
 
     `turn`: number of finished upstream calls, including discarded turns and compaction passes.
     `pending`: hosted calls without a final item, in call order.
-    `fragments`: items of a turn that was cut; open ones are closed as incomplete before anything else happens.
+    `fragments`: items of a turn that was cut; open items are closed as incomplete before anything else happens.
     `hosted_calls`: number of hosted calls that were accepted, for `max_tool_calls`.
     `awaits_client`: the client has to send outputs or approvals before the model is called again.
     `discarded`: number of discarded turns; `rejected` is the discarded turn directly before the next turn, if any.

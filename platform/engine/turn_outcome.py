@@ -124,8 +124,8 @@ class TurnEvaluator:
         refused = {call.item_id for call, _, _ in calls.refused}
         if gate is None or not any(item["id"] in refused for item in result.items):
             return ContinueRun(calls, accepted_items=len(result.items))
-        # The gate holds back everything from the first doubtful item on, valid calls included. The client never sees
-        # these, so they are refused as well and the model repeats them.
+        # The gate holds back everything from the first doubtful item on, including valid calls. The client never sees
+        # these calls, so they are refused too, and the model repeats them.
         calls.withhold({item["id"] for item in result.items[gate.shown :]}, offered)
         return ContinueRun(calls, accepted_items=gate.shown)
 

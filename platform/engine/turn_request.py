@@ -72,8 +72,8 @@ def _may_end_early_or_late(sampling: Sampling) -> bool:
 
 def tokens_left(context: RunContext, state: RunState) -> int | None:
     """Return the rest of `max_output_tokens` for later turns; None without a limit."""
-    # Discarded turns count, since they were paid for. Compaction notes do not, since they are no part of the answer,
-    # nor do lost calls, which the client cannot help.
+    # Discarded turns count, because they were paid for. Compaction notes do not count, because they are not part of
+    # the answer, and lost calls do not count, because they are not the client's fault.
     limit = context.sampling.max_output_tokens
     uncounted = state.compaction_tokens + state.lost_tokens
     return limit if limit is None else limit - state.usage.output_tokens + uncounted

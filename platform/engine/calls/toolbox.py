@@ -26,7 +26,7 @@ A function is needed, because a call may report progress before its item has an 
 
 
 class HostedTool(ABC):
-    """A hosted tool in one run, with one function or several related ones.
+    """A hosted tool in one run, with one function or several related functions.
 
     Subclasses override the defaults. The default item is an `mcp_call`, because OpenAI's client libraries accept it for
     tools of any name. Its `server_label` is the kind of the tool, and the functions are then named `<kind>__<name>`.

@@ -91,10 +91,10 @@ class CompactedContext:
 
 
 def from_latest_compaction(items: Sequence[StoredItem], decrypt: Decrypt) -> CompactedContext:
-    """Return the conversation with its latest compaction item replacing earlier items. Raises InvalidEncryptedContent.
+    """Return the conversation after its latest compaction, as a model reads it. Raises InvalidEncryptedContent.
 
-    Messages and settings before the compaction item are kept as well, without duplicates of its content: a client may
-    put its own rules in front of it, or repeat kept items. Everything else is covered by the notes.
+    The compaction item replaces all items before it, except messages and settings that it does not contain: a client
+    may put its own rules in front of it, or repeat kept items.
     """
     latest = next((at for at in range(len(items) - 1, -1, -1) if isinstance(items[at], Compaction)), None)
     if latest is None:

@@ -191,7 +191,7 @@ class TurnConverter(ABC):
 
 # Token counts are stored in 32-bit integer columns.
 _MAX_TOKENS = 2**31 - 1
-# Prefixes of the fields in both APIs: some chat upstreams use those of the Responses API.
+# Prefixes of the fields in both APIs: some chat upstreams use the prefixes of the Responses API.
 _INPUT, _OUTPUT = ("prompt", "input"), ("completion", "output")
 _DETAILS = ("tokens_details", "token_details")
 _CITATION_FIELDS = ("file_id", "filename", "index", "container_id", "start_index", "end_index")
@@ -200,8 +200,8 @@ _CITATION_FIELDS = ("file_id", "filename", "index", "container_id", "start_index
 def citations(annotations: Iterable[Any], *, additional: bool = False) -> list[Body]:
     """Return the annotations that OpenAI's API defines; others are dropped, because the text is usable without them.
 
-    Missing fields are added, and unknown ones kept only if `additional` is true. Chat completions nest the fields under
-    the name of the type.
+    Missing fields are added. Unknown fields are kept only if `additional` is true. Chat completions nest the fields
+    under the name of the type.
     """
     known: list[Body] = []
     for annotation in annotations:
@@ -279,7 +279,8 @@ def read_usage(usage: Mapping[str, Any], *, read: str = "prompt", written: str =
     total = _count(usage.get("total_tokens"))
     reports_output = any(usage.get(f"{name}_tokens") is not None for name in writes)
     if input_tokens and reports_output and not _has_cache_beside_input(usage):
-        # xAI counts reasoning beside the completion, and Gemini only in the total. It is billed as output.
+        # xAI does not include reasoning in the completion's tokens, and Gemini only in the total. It is billed as
+        # output.
         output_tokens = max(output_tokens, total - input_tokens)
     return Usage(
         input_tokens=max(input_tokens, total - output_tokens),

@@ -137,7 +137,7 @@ class ChatConverter(TurnConverter):
 
     def _defect(self, *, done: bool) -> str | None:
         kind, made = self._finish_kind, self._made
-        # Some upstreams send only `[DONE]`, others only a finish reason. A stream with neither was cut.
+        # Some upstreams send only `[DONE]`, others only a finish reason. A stream without both was cut.
         # A gateway that lost its own upstream before the first token may send nothing but `[DONE]`.
         if self.finish_reason is None and (not done or self._is_empty or any(call.is_cut for call in made)):
             return _TOO_EARLY
@@ -321,7 +321,7 @@ class ChatConverter(TurnConverter):
             events += self._queue.push(reasoning)
 
     def _write_split(self, pieces: Iterable[tuple[str, str]], logprobs: list[Body], events: list[Event]) -> None:
-        # Log probabilities cover the tags and the reasoning as well; only those of the text are shown.
+        # Log probabilities also cover the tags and the reasoning. Only log probabilities of the text are shown.
         self._loose_logprobs += logprobs
         for kind, text in pieces:
             if kind == "reasoning":

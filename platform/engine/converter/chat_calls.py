@@ -152,7 +152,7 @@ class CallJoiner:
             goes_on = last is not None and piece.name is None and bool(last.arguments) and not _is_whole(last)
             return last if goes_on and (piece.id is None or not piece.opens_object) else None
         if piece.id is not None and known.upstream_id is not None:
-            # A new id for each piece: no call begins in the middle of another one's arguments.
+            # The upstream gives each piece a new id: no call begins in the middle of the arguments of another call.
             return known if _is_middle(known, piece) else None
         is_another = piece.name and piece.arguments and _is_whole(known)
         return None if is_another and not (known.upstream_id and _repeats(known, piece)) else known

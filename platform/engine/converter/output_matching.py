@@ -67,7 +67,7 @@ def _parts(item: Body) -> Sequence[Body]:
 
 
 def wanted(message: Body) -> Sequence[Body]:
-    """Return the parts of a message that belong to the answer. Some upstreams put their reasoning beside them."""
+    """Return the parts of a message that belong to the answer. Some upstreams also put reasoning into messages."""
     parts = message.get("content") or ()
     own = [part for part in parts if part["type"] not in _REASONING_PARTS]
     return own or parts

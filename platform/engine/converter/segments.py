@@ -284,7 +284,7 @@ class SegmentQueue:
 
     @property
     def has_output(self) -> bool:
-        """True if the turn has anything beside reasoning."""
+        """True if the turn has any output other than reasoning."""
         return self.has_message or any(not isinstance(segment, PartsSegment) for segment in self._segments)
 
     @property
