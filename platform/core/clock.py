@@ -18,7 +18,7 @@ def unix(moment: datetime) -> int:
 
 
 def uptime() -> float:
-    """Return the seconds since this machine was started, including those when it was suspended."""
+    """Return the seconds since this machine was started, including the time when it was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

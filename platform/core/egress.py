@@ -272,7 +272,7 @@ class _ResponseStream(httpx2.AsyncByteStream):
 
 @contextmanager
 def _httpx_errors(request: httpx2.Request) -> Iterator[None]:
-    # httpx2 has errors of the same names, and its users catch only those.
+    # httpx2 has errors with the same names, and its users catch only errors of httpx2.
     try:
         yield
     except (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError) as error:

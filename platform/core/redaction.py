@@ -75,8 +75,8 @@ def _spellings(value: str) -> Iterator[str]:
     encoded = quote(value, safe="")
     yield from (encoded, encoded.replace("%20", "+"), re.sub(r"%..", lambda found: found[0].lower(), encoded))
     for encode in (b64encode, urlsafe_b64encode):
-        # The code depends on the position of the value within what was encoded, such as "Bearer sk-1". Characters at
-        # the ends that also depend on its neighbours are left in the text, like the padding.
+        # The encoded characters depend on the value's position in the encoded text, such as "Bearer sk-1". Characters
+        # at the ends, which also depend on neighbours of the value, are left in the text, like the padding.
         for before in range(3):
             code = encode(b"x" * before + value.encode()).decode()
             yield code.rstrip("=")[(0, 2, 3)[before] : -1 if code.endswith("=") else None]

@@ -52,7 +52,7 @@ _SHARED_SECONDS = 60.0
 _RETRY_SECONDS = (1.0, 3.0)
 
 
-# Until a key is known, its requests count as those of one team.
+# Requests whose key is not known yet count as requests of this team.
 _UNKNOWN = ""
 _MAX_KEYS = 10_000
 
@@ -242,13 +242,13 @@ class Admission:
             return self._starting < _MOST_STARTING
         if self._resuming is not None:
             return False
-        # A team without a starting request need not wait for those of other teams.
+        # A team without a starting request need not wait for the requests of other teams.
         is_alone = asyncio.get_running_loop().time() - self._last_change > _SHARED_SECONDS
         is_limited = team_id in self._starting_by_team and not is_alone
         return self._starting < (self._limit.value if is_limited else _MOST_STARTING)
 
     def _pause(self, work: _Work) -> None:
-        """Let the event loop catch up before the next request of a large team, if there are small ones."""
+        """Let the event loop catch up before the next request of a large team, if small teams send requests too."""
         pause = self._limit.pause
         if pause and self._has_small and self._resuming is None and not self._is_small(work.team_id):
             seconds = min(pause * (time.monotonic() - work.turn_began), _LONGEST_PAUSE)
@@ -259,7 +259,7 @@ class Admission:
         self._pass_on()
 
     def _is_small(self, team_id: str) -> bool:
-        """Return true for a team with so little demand that its requests hardly delay those of other teams."""
+        """Return true for a team with so little demand that its requests hardly delay the requests of other teams."""
         demand = self._recent.get(team_id, 0.0) + self._waiting_by_team.get(team_id, 0)
         return demand <= _SMALL_PART * self._share * self._weights.get(team_id, 1)
 

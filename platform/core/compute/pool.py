@@ -163,7 +163,7 @@ def _check_queue(turns: Turns, team_id: str) -> None:
 
 
 class _Server:
-    """The program that starts the processes, one for each process of the platform; started with the first request."""
+    """The program that starts the processes. Each process of the platform starts one, with its first request."""
 
     def __init__(self) -> None:
         # Event loops of several threads may use it.

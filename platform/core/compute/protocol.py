@@ -8,7 +8,7 @@ LENGTH = struct.Struct("<Q")
 DONE = b"d"
 FAILED = b"f"
 TOO_LARGE = b"l"
-# How the process of a computation ended, as one line that the server writes when it has ended.
+# The outcomes of a process. The server writes one of them, as a line, when the process has ended.
 EXITED = b"exited"
 # It exceeded its limit of CPU or of time.
 TOO_SLOW = b"slow"

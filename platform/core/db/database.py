@@ -17,7 +17,7 @@ from core.db.wait_limit import Wait, seconds_left
 # Connection parameters of Django that libpq does not have.
 _OF_CURSORS = ("context", "cursor_factory", "prepare_threshold")
 _INTERVAL_SECONDS = 0.1
-# A server that has stopped does not take the request to cancel a statement either.
+# Bounded, because a server that does not answer does not react to the request to cancel a statement either.
 CANCEL_SECONDS = 1.0
 """The time that a server has to cancel a statement whose caller no longer waits."""
 READ_ONLY = psycopg.errors.ReadOnlySqlTransaction
@@ -105,7 +105,7 @@ def is_closed_by_server(connection: psycopg.Connection[Any]) -> bool:
 
 
 def is_unavailable(error: BaseException | None) -> bool:
-    """Return true for an error of the database that may be gone in a moment.
+    """Return true for an error of the database after which another attempt may succeed soon.
 
     The database cannot be reached, is stopping, read-only or full, does not answer in time, or has ended a transaction
     because of other transactions.

@@ -51,8 +51,8 @@ class Statement:
     name: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        # Derived from the text: a pooler may give this process a connection on which another one has prepared its
-        # statements. Equal names must then mean equal statements.
+        # Derived from the text: behind a pooler, another process may have prepared its statements on the same
+        # connection, so equal names must mean equal statements.
         object.__setattr__(self, "name", b"p_" + sha256(self.sql.encode()).hexdigest()[:24].encode())
 
 

@@ -91,7 +91,7 @@ def limit_waits(seconds: float | None) -> None:
 
 
 def start() -> WaitLimit | None:
-    """Give the current task a limit of its own, if the process has one."""
+    """Give the current task its own limit, if the process limits waits."""
     limit = None if _seconds is None else WaitLimit(_seconds)
     _current.set(limit)
     return limit

@@ -222,7 +222,7 @@ class ApiShell:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             check_client_request_id(scope)
-            # PostgreSQL raises an error for NUL in a query's parameters. No id, name or value of ours contains one.
+            # PostgreSQL raises an error for NUL in a query's parameters. No id, name or value of the API contains NUL.
             if b"%00" in scope["query_string"]:
                 raise InvalidValue("Invalid query: it contains a NUL character.")
             endpoint = endpoint_in(scope)

@@ -41,7 +41,7 @@ _CONVERTER = re.compile(r"<(?:(\w+):)?(\w+)>")
 
 
 class _IdConverter(StringConverter):
-    """Converter of ids in paths. It matches malformed ids as well, for which `Endpoint` has better errors than 404."""
+    """Converter of ids in paths. It also matches malformed ids, for which `Endpoint` has better errors than 404."""
 
 
 for _prefix in Prefix:
@@ -90,8 +90,8 @@ class Endpoint:
 
     The handler receives the ids of the path, the arguments of `query`, and `body`. The method and the path come from
     the view (`tenants.views.ApiView`); the converter of an id in the path is its prefix, as in `<resp:response_id>`.
-    `returns` is the type of the returned object, by default the one that the handler is annotated with, or a media type
-    for contents that are not JSON. `parse` converts the values of a JSON body, by default into the type `body`. `query`
+    `returns` is the type of the returned object (by default the handler's return annotation), or a media type for
+    contents that are not JSON. `parse` converts the values of a JSON body, by default into the type `body`. `query`
     None accepts any parameters. A `spooled` body is written to disk. `calls_model`: the handler itself reserves the
     limits for the call. `served_by` is a class of calls (`responses.api.calls`) that serves the endpoint if it has no
     handler, and otherwise only requests for the stream that `stream` describes.

@@ -109,7 +109,7 @@ def keyset(
             if (cursor := find(cursor_id)) is None:
                 raise unknown(cursor_id, param=param)
             rows = rows.filter(_beyond(by, cursor, older=older))
-    # With `before` alone the page is the one that ends right before the cursor: scan backwards, then reverse it.
+    # With `before` alone the page ends directly before the cursor: the rows are scanned backwards, then reversed.
     backwards = bool(page.before) and not page.after
     descending = newest_first is not backwards
     rows = rows.order_by(*(f"-{field}" if descending else field for field in by))

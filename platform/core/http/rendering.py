@@ -205,7 +205,7 @@ def parse_form_in_memory(body: bytes, content_type: str) -> Form:
 class _FormInMemory(MemoryFileUploadHandler):
     """Upload handler that keeps files of any size in memory, because the body that contains them is in memory too.
 
-    Django's own handler leaves files beyond `FILE_UPLOAD_MAX_MEMORY_SIZE` to one that writes them to disk.
+    Django's own handler leaves files beyond `FILE_UPLOAD_MAX_MEMORY_SIZE` to a handler that writes them to disk.
     """
 
     @override

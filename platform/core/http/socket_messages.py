@@ -59,7 +59,7 @@ class _Waiting:
 class MessageBudget:
     """Bytes of messages in this process. One sender gets at most three quarters of them.
 
-    Other messages may overtake one that waits for memory during its first `patience` seconds.
+    During the first `patience` seconds that a message waits for memory, other messages may overtake it.
     """
 
     def __init__(self, *, patience: float = 10) -> None:
@@ -111,7 +111,7 @@ class MessageBudget:
         for message in waiting:
             if message.place.done():
                 continue
-            # Messages of one sender keep their order; those of other senders may overtake them.
+            # Messages of one sender keep their order. Messages of other senders may overtake them.
             if not is_kept and message.sender not in blocked:
                 reservation = self.try_take(message.sender, message.size)
                 if reservation is not None:
@@ -152,7 +152,7 @@ class IncomingMessage:
         return self._waiting is not None
 
     def received(self, size: int) -> None:
-        """Note that some bytes have arrived."""
+        """Count bytes that have arrived."""
         self._window_bytes += size
 
     def grows_to(self, size: int) -> bool:
@@ -188,7 +188,7 @@ class IncomingMessage:
         return self._reservation is not None
 
     def ends_with(self, size: int) -> bool:
-        """Note the size of the complete message; return false if the connection has been closed instead."""
+        """Reduce or extend the reservation to the final size; return false if the connection was closed instead."""
         if self._reservation is not None and self._reservation.size > size:
             budget.try_extend(self._reservation, size)
         if size <= _LARGE_BYTES:
@@ -203,7 +203,7 @@ class IncomingMessage:
             self._stop_window()
 
     def close(self) -> None:
-        """Release the reservation of the message, whose rest will not arrive."""
+        """Release the reservation of a message that will not arrive completely."""
         self._stop_waiting()
         self._stop_window()
         self._reservation = None

@@ -39,21 +39,21 @@ class Draining:
     # -- for requests --------------------------------------------------------------------------------------------------
 
     def began(self) -> None:
-        """Note that the current task serves a request."""
+        """Register the current task, which serves a request."""
         self._requests.add(_current())
 
     def ended(self) -> None:
-        """Note the end of the current request."""
+        """Unregister the current task: its request has ended."""
         request = _current()
         for requests in (self._requests, self._readers, self._pages, self._cut):
             requests.discard(request)
 
     def note_reader(self) -> None:
-        """Note that the current request only reads an event log, which its client can continue on any process."""
+        """Mark the current request as a reader of an event log, which its client can continue on any process."""
         self._readers.add(_current())
 
     def note_page(self) -> None:
-        """Note that the current request is the connection of a page, which reconnects by itself."""
+        """Mark the current request as the connection of a page, which reconnects automatically."""
         self._pages.add(_current())
 
     def has_cut(self) -> bool:

@@ -13,7 +13,7 @@ _LATE_SECONDS = 0.001
 _FACTOR = 0.9
 _STEP = 0.2
 _BEAT_SECONDS = 0.02
-# Weight of the latest beat or commit in the mean: a single long one changes little.
+# Weight of the latest beat or commit in the mean: a single long beat or commit changes little.
 _SHARE = 0.2
 # Commits are slow if they take this multiple of the last minute's fastest commit, which shows the database's speed.
 _SLOW_FACTOR = 4.0
@@ -51,7 +51,7 @@ commit_times = CommitTimes()
 class LoadLimit:
     """A number between `least` and `most`, adjusted with each measured delay of the event loop.
 
-    With `least` below 1, the limit may fall below 1 under load: one at a time, with pauses in between.
+    With `least` below 1, the limit may fall below 1 under load: then one piece of work runs at a time, with pauses.
     """
 
     def __init__(self, *, least: float, most: int) -> None:

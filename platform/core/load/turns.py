@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 
 class Turns:
-    """Places for one event loop, of which each key gets at most `of_key` at the same time."""
+    """Places for one event loop. Each key gets at most `of_key` of them at the same time."""
 
     def __init__(self, places: int, *, of_key: int | None = None) -> None:
         self._free = places
@@ -27,7 +27,7 @@ class Turns:
         return sum(not place.done() for place in [*self._queues.get(key, ())])
 
     def has_place(self, key: Hashable) -> bool:
-        """Return true if a turn of the key need not wait."""
+        """Return true if the key can take a place without waiting."""
         return self._free > 0 and self._taken.get(key, 0) < self._of_key
 
     @asynccontextmanager

@@ -52,7 +52,7 @@ def start(kind: str, *, name: str = "", facts: Facts = dict) -> None:
 
 
 def forget(kind: str, pid: int) -> None:
-    """Remove the note of a process of this host that has died, before it expires."""
+    """Remove the note of a process of this host that has died, so that it is not shown until it expires."""
     with suppress(redis.RedisError), blocking_client(settings.REDIS_URL) as client:
         for key in client.scan_iter(f"{_PREFIX}{kind}:{socket.gethostname()}:{pid}:*", count=_MAX_PROCESSES):
             client.delete(key)

@@ -73,7 +73,7 @@ class Notifications:
         self._listeners: dict[str, list[_Listener]] = defaultdict(list)
         self._channels_changed = asyncio.Event()
         self._listener: asyncio.Task[None] | None = None
-        # In the order of sending; equal ones are sent once.
+        # In the order of sending. Equal notifications are sent once.
         self._pending: dict[tuple[Notifier, bytes], None] = {}
         self._has_pending = asyncio.Event()
         self._sender: asyncio.Task[None] | None = None
@@ -100,7 +100,7 @@ class Notifications:
                 self._channels_changed.set()
 
     def notify(self, notifier: Notifier, message: bytes = b"") -> None:
-        """Send a notification with the next group; repeated ones within a group are sent once."""
+        """Send a notification with the next group. Equal notifications in a group are sent once."""
         self._pending[notifier, message] = None
         self._has_pending.set()
         if self._sender is None or self._sender.done():

@@ -61,7 +61,7 @@ def _leave(thread: threading.Thread) -> None:
 
 
 class Watch:
-    """Tracks which processes are present, to find those that have died."""
+    """Tracker of the present processes, which finds processes that have died."""
 
     def __init__(self) -> None:
         self._misses: dict[str, int] = {}
