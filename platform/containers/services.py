@@ -215,7 +215,7 @@ async def delete_container(*, principal: Principal, container: Container) -> Non
             audit_call(principal, "container.deleted", container.pk, before={"name": container.name})
 
     await in_db_thread(remove)
-    # The row goes first: if the service fails, nothing can reach the container any more and it ends when idle.
+    # The row is deleted first: if the service fails, the container cannot be used any more, and ends when idle.
     if settings.SANDBOX_URL and not container.lost:
         try:
             await service().delete(container.pk)
