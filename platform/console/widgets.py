@@ -403,8 +403,9 @@ class ConsoleAdmin(ModelAdmin):
             raise Http404
         return found
 
-    # Django checks the permission for the whole model first. A read-only model would answer 403 to an unknown id, and a
-    # history would tell by 403 which ids exist. The page of an object is read more often, and answers 404 itself.
+    # These views check first that the object exists. Django checks the permission for the whole model first: a model
+    # that is read-only would answer 403 to an unknown id, and the 403 of a history would reveal that an id exists. The
+    # page of an object is read more often, and answers 404 itself.
     def change_view(self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None) -> Any:
         if request.method == "POST":
             self.get_or_404(request, object_id)
