@@ -110,7 +110,7 @@ def settle_sync(grant: Grant, *, tokens: int, cost: Decimal | None, at: datetime
 async def release(grant: Grant) -> None:
     """Release a reservation whose work was not done, or whose completed part is already settled.
 
-    If its row was stored, the row must be deleted before. The request still counts for rate limits of requests.
+    If its row was stored, the row must be deleted first. The request still counts in the rate limits.
     """
     await settle(grant, tokens=0, cost=None)
 

@@ -67,8 +67,8 @@ def set_budget(
 ) -> Budget | None:
     """Set the hard or the soft budget of a subject for a period; None as the amount removes it.
 
-    `alert_percents` and `allow_unknown_prices` remain as they are if they are None. Takes effect in every process
-    within two seconds. Raises `ValidationError` for invalid values.
+    `alert_percents` and `allow_unknown_prices` do not change if they are None. Takes effect in every process within
+    two seconds. Raises `ValidationError` for invalid values.
     """
     given = {
         "amount": amount,
