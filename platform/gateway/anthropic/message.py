@@ -324,7 +324,7 @@ class MessageStream:
         return start + self._delta(type="text_delta", text=delta)
 
     def _thinking(self, kind: PartKind, part: int, delta: str) -> bytes:
-        # A summary and the raw reasoning say the same; the summary comes first.
+        # Only the kind that comes first is written: a summary precedes the raw reasoning, with the same content.
         self._kind = self._kind or kind
         if not delta or not self._options.shows_thinking or kind != self._kind:
             return b""

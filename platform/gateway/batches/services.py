@@ -1,4 +1,4 @@
-"""Writes on behalf of clients: creating and cancelling batches. Workers do the rest."""
+"""Creation and cancellation of batches for clients. Workers make all other changes."""
 
 from datetime import timedelta
 from functools import partial
