@@ -296,7 +296,7 @@ class Run:
         self, turn: _OpenTurn, result: TurnResult, calls: ClassifiedCalls, accepted_items: int
     ) -> TurnEnded:
         record, items = self._record(turn, result), _output_items(result.items[:accepted_items])
-        # When items are dropped, the events that the gate still holds belong to them and are dropped as well.
+        # If items are dropped, the events that the gate still holds belong to these items and are dropped too.
         events = turn.release() if accepted_items == len(result.items) else []
         state = self._state
         state.output += items

@@ -40,7 +40,7 @@ class RunContext:
     """Constant part of a run. `parameters` is the part of the public object that never changes.
 
     The first `instruction_items` items belong to the instructions (a prompt's messages); the following
-    `compacted_items` replace an earlier part of the conversation. `compaction` says when to compact further. A run that
+    `compacted_items` replace an earlier part of the conversation. `compaction` sets when to compact again. A run that
     does not generate (`generate: false`) calls no model and completes immediately. Without `wants_events`, the
     client reads only the end, as in a JSON request.
     """

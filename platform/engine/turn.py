@@ -157,7 +157,7 @@ class Sampling:
     @property
     def max_calls(self) -> int | None:
         """Maximum number of calls in a turn; None: unlimited."""
-        # Enforced here as well, since some upstreams ignore both parameters.
+        # Also enforced here, because some upstreams ignore both parameters.
         if self.tool_choice == "none":
             return 0
         return 1 if self.parallel_tool_calls is False else None

@@ -224,7 +224,7 @@ class ChatConverter(TurnConverter):
         content = delta.get("content")
         is_plain = len(delta) == 1 and self._think_tags is None and not self._citations
         if is_plain and content and isinstance(content, str):
-            # Shortcut for a token of text and nothing else, as nearly every delta is: 64 of them take 94 us instead of
+            # Shortcut for deltas that contain only text, as nearly all of them do: 64 deltas take 94 us instead of
             # 111 us.
             self._write_answer(content, logprobs, events)
             return

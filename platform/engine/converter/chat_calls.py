@@ -1,8 +1,8 @@
 """Assembly of calls from their pieces in chat-completions answers.
 
 Upstreams identify the call of a piece by its index, by its id, or by neither. Some number the pieces instead of the
-calls, some give each piece a new id, and some repeat a call when it is complete. A call keeps its arguments and appears
-once in any case.
+calls, some give each piece a new id, and some repeat a call when it is complete. In all of these cases, a call keeps
+its arguments and appears only once.
 """
 
 import re

@@ -344,7 +344,7 @@ class SegmentQueue:
         head.outcome = status
         if head.is_empty:
             return []
-        # A segment that never became live is opened and closed in one go.
+        # A segment that never became live is opened directly before it is closed.
         events = [] if head.live else self._open(head)
         self.closed.append(head)
         return events + head.close(status)
