@@ -151,7 +151,7 @@ class AllowList:
 
     def check_addresses(self, target: Target, addresses: Sequence[Address]) -> None:
         """Raise `EgressRefused` unless connecting to every one of the addresses is allowed."""
-        # All of them, although only one is used: a name with public and private addresses is an attempt to get inside.
+        # All addresses are checked although only one is used: a name with public and private addresses is an attack.
         ordinary = _is_ordinary(target) and not target.is_local_name
         for address in addresses:
             opened = any(entry.opens(target, address) for entry in self.entries)

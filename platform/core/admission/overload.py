@@ -3,8 +3,8 @@
 Everything a request does before it waits for its model competes for the event loop, the database threads and the next
 commit, in the order of arrival. So only a limited number of requests may be starting; the others wait for their turn,
 and each turn goes to the team with the fewest starting requests in relation to its weight. The limit matters only while
-several teams send requests: then it follows the load of the event loop. Teams with little demand are not limited. While
-the loop is late in spite of that and such teams send requests, requests of other teams start with pauses in between.
+several teams send requests: then it follows the load of the event loop. Teams with little demand are not limited. If
+the loop is late nevertheless while such teams send requests, the requests of other teams start with pauses in between.
 
 How long a new request will wait follows from Little's law: the number of requests that wait, divided by the rate at
 which they have started in the last seconds. The estimate includes every wait: for the event loop, threads and the

@@ -107,7 +107,7 @@ class _LoopWriter(Generic[Change]):
         waiting = _Waiting(change, future)
         self._queue.append(waiting)
         if self._task is None or self._task.done():
-            # The task starts with the next iteration of the loop, so all changes that are submitted in this one join.
+            # The task starts with the next iteration of the loop, so it takes all changes of this iteration.
             self._task = loop.create_task(self._write(), context=wait_limit.unrelated())
         if (limit := wait_limit.current()) is not None:
             wait = wait_limit.Wait()

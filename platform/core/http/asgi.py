@@ -314,8 +314,8 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     # Freed with the first message: the request may take minutes.
     del body
 
-    # A stream waits for a disconnect as long as it lives, so only the server's coroutine waits: each of ours above it
-    # would take 0.25 KB.
+    # A stream waits for a disconnect as long as it lives, so only the server's coroutine waits: each additional
+    # coroutine above it would take 0.25 KB.
     def replay() -> Awaitable[Message]:
         return receive() if first is None else replay_first()
 

@@ -86,7 +86,7 @@ class ApiObject:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A method of a path below /v1/. As a decorator, it declares the handler of a view. Every key has the empty scope.
+    """A method of a path below /v1/; as a decorator, it declares the handler of a view. An empty scope allows any key.
 
     The handler receives the ids of the path, the arguments of `query`, and `body`. The method and the path come from
     the view (`tenants.views.ApiView`); the converter of an id in the path is its prefix, as in `<resp:response_id>`.

@@ -1,4 +1,4 @@
-"""Parsing of request bodies and rendering of responses and errors, for DRF views and outside of them."""
+"""Parsing of request bodies and rendering of responses and errors, for DRF views and for other code."""
 
 import errno
 import logging

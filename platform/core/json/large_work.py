@@ -97,7 +97,7 @@ class _ShortTurns:
                 sys.setswitchinterval(_SWITCH_SECONDS)
                 objects, collections, oldest = self._usual_thresholds
                 if objects > _GC_OBJECTS:
-                    # Objects that survive are collected again after the usual number of new objects.
+                    # Objects that survived are examined again after the usual number of new objects.
                     gc.set_threshold(_GC_OBJECTS, collections * objects // _GC_OBJECTS, oldest)
             self._users += 1
         turns.users += 1
@@ -138,8 +138,8 @@ def has_short_turns() -> bool:
 
 def join_pieces(pieces: Iterable[bytes | memoryview], *, size: int) -> bytes:
     """Join pieces of about `size` bytes in total; an exact size is fastest."""
-    # `bytes.join` of 20 MB keeps the interpreter lock for 9 to 14 ms, most of them for new pages of memory. Here most
-    # pages are new when their piece is written, for up to 1 ms.
+    # `bytes.join` of 20 MB keeps the interpreter lock for 9 to 14 ms, mostly because it uses new pages of memory. Here
+    # most new pages are used for the first time when a piece is written, which takes up to 1 ms.
     content = BytesIO(bytes(size))
     for piece in pieces:
         content.write(piece)

@@ -58,7 +58,7 @@ def loads(raw: bytes, *, halves: Halves | None = None) -> Any:
         try:
             parsed = _DECODER.decode(text)
         except ValueError:
-            # Only as a second attempt, as most odd values are not of this kind.
+            # Only in a second attempt, because most documents that strict parsers refuse do not need it.
             parsed = _DECODER.decode(_TOKEN.sub(_repaired, text))
         return _storable(parsed, (), halves)
     except RecursionError as error:

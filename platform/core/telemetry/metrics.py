@@ -1,8 +1,8 @@
 """The metrics of the platform: all declarations, and functions that record an event in several metrics.
 
 Label values are few and known: templates of paths, names of models and upstreams that operators have configured, and
-names of ours. All other values are counted as `OTHER`. Children are looked up once, because `labels()` takes ten times
-as long as a cached call.
+names that this code defines. All other values are counted as `OTHER`. Children are looked up once, because `labels()`
+takes ten times as long as a cached call.
 """
 
 from functools import lru_cache

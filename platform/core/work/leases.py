@@ -18,7 +18,7 @@ from core.process_name import process_name
 
 Row = TypeVar("Row", bound=Model)
 STEP_BY_INDEX = "SET LOCAL enable_bitmapscan = off"
-"""For queries that step from one team to the next in an index, until the end of their transaction.
+"""SQL that makes queries of a transaction step from one team to the next in an index.
 
 Until the next ANALYZE, PostgreSQL does not expect the 100,000 rows that a team has just added, and would sort them all
 to find the next team.

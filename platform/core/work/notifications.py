@@ -156,8 +156,8 @@ class Notifications:
             message = await pubsub.get_message(timeout=None)
             self._has_heard = True
             if message and message["type"] in {"message", "subscribe"}:
-                # A subscription misses nothing after its confirmation. The confirmation wakes the listeners as well:
-                # they read the database once for changes that were made before it.
+                # A subscription misses no message after its confirmation. The confirmation also wakes the listeners,
+                # which read the database once for earlier changes.
                 self.is_connected = True
                 data = message["data"] if message["type"] == "message" else b""
                 self._deliver(message["channel"].decode(), data)
