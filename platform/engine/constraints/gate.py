@@ -29,7 +29,7 @@ class Gate:
         """Number of items of the turn that were let through."""
 
     def let_through(self, events: list[Event]) -> list[Event]:
-        """Take events of the turn, and return the events that may be sent now. All others are held back."""
+        """Take events of the turn, and return all events that may be sent now, including events that were held back."""
         passed: list[Event] = []
         for event in events:
             if isinstance(event, OutputItemAdded):

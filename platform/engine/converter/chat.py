@@ -137,7 +137,7 @@ class ChatConverter(TurnConverter):
 
     def _defect(self, *, done: bool) -> str | None:
         kind, made = self._finish_kind, self._made
-        # Some upstreams send only `[DONE]`, others only a finish reason. A stream without both was cut.
+        # Some upstreams send only `[DONE]`, others only a finish reason. A stream with neither of them was cut.
         # A gateway that lost its own upstream before the first token may send nothing but `[DONE]`.
         if self.finish_reason is None and (not done or self._is_empty or any(call.is_cut for call in made)):
             return _TOO_EARLY

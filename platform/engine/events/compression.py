@@ -52,7 +52,7 @@ def decompress(stored: bytes | memoryview) -> bytes:
 def _list_deltas(frames: bytes) -> bytes | None:
     """Return the frames with a list instead of their text deltas, or None if they could not be restored exactly.
 
-    They can if the text deltas follow each other, belong to one part of a message, and have no log probabilities.
+    They can be restored if they follow each other, belong to one part of a message, and have no log probabilities.
     """
     start = frames.find(_DELTA)
     if start < 0 or b"\0" in frames:
