@@ -64,9 +64,9 @@ def build(context: RunContext, state: RunState, tools: Toolbox) -> TurnRequest:
 
 
 def _may_end_early_or_late(sampling: Sampling) -> bool:
-    # A stop sequence ends a stream as soon as it is found, which saves the cost of the rest. Reasoning takes minutes,
-    # and proxies would close a silent connection. Loops with hosted tools are streamed for both reasons and for the
-    # console.
+    # A stop sequence ends a stream as soon as it is found, which saves the cost of the rest. Reasoning and loops with
+    # hosted tools take minutes, in which proxies would close a silent connection. Operators also watch such loops in
+    # the console.
     return bool(sampling.stop or sampling.reasoning_summary) or sampling.reasoning_effort in _LONG_EFFORTS
 
 
