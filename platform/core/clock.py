@@ -30,7 +30,7 @@ class SharedClock:
     """
 
     def __init__(self) -> None:
-        # This machine's time is used until the database's is known; a start with a large difference is refused.
+        # This machine's time is used until the database's time is known. Processes refuse to start if they differ much.
         self._offset = time.time() - uptime()
         self._is_known = False
         # When the clock was set, and by how many seconds.

@@ -22,7 +22,7 @@ from typing_extensions import override
 # Version of the format: clients store encrypted content, so a later format must be able to recognise this one.
 _VERSION = "s1."
 _NONCE_BYTES = 12
-# Two ciphers or so for each team; the bound keeps the cache from growing with the number of teams.
+# There are about two ciphers per team. The bound keeps the cache from growing with the number of teams.
 _MAX_CACHED_CIPHERS = 1000
 
 

@@ -41,7 +41,7 @@ async def resolve(name: str) -> Sequence[str]:
 
 @lru_cache(maxsize=1)
 def _system_trust() -> ssl.SSLContext:
-    # The system's certificate authorities, or those of SSL_CERT_FILE. Cached, as reading them takes 20 ms.
+    # The certificate authorities of the system or of SSL_CERT_FILE. Cached, because reading them takes 20 ms.
     return httpx2.create_ssl_context()
 
 

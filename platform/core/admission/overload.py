@@ -31,8 +31,8 @@ from core.telemetry import metrics
 
 _BEAT_SECONDS = 0.1
 _LAG_SECONDS = 10.0
-# Starts are counted over this time, and an overload begins when the queue was too long for this time: it contains the
-# commits of several batches, and a burst of a thousand connections has been accepted by then.
+# Starts are counted over this time, and an overload begins when the queue was too long for this time. That is long
+# enough for the commits of several batches, and to accept a burst of a thousand connections.
 _WINDOW_SECONDS = 2.0
 # An overload ends after this time without a refusal. If it ended as soon as its queue is short, the next wave of
 # requests would be accepted as a burst. At twice the capacity of the mixed load, up to 455 requests waited with a limit

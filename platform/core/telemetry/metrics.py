@@ -78,7 +78,7 @@ TOKENS = Counter(
     ["model", "kind"],
 )
 COST = Counter("ors_cost_usd", "Cost of calls whose model has a price, in US dollars.", ["model"])
-# Empty unless `METRICS_TEAM_LABEL` is set. Families of their own, so that teams do not multiply with models.
+# Empty unless `METRICS_TEAM_LABEL` is set. Separate metrics, so that labels of teams and models are not combined.
 TEAM_RESPONSES = Counter("ors_team_responses", "Responses that have ended, by team.", ["team", "status"])
 TEAM_TOKENS = Counter("ors_team_tokens", "Tokens by kind and team.", ["team", "kind"])
 TEAM_COST = Counter("ors_team_cost_usd", "Cost in US dollars, by team.", ["team"])

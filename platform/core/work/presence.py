@@ -27,7 +27,7 @@ POLL_SECONDS = 1.0
 # A living process reopens a lost connection within one poll.
 _MISSES = 3
 _PREFIX = "platform:"
-# Processes announce their start here, so that one is known even if it dies before the next poll.
+# Processes announce their start here, so that a process is known even if it dies before the next poll.
 _CHANNEL = "presence"
 # Closes a connection whose network has failed: by default, Linux would keep it for two hours, like a living process.
 _SESSION = """

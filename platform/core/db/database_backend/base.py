@@ -44,7 +44,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
             if not is_closed_by_server(connection):
                 break
             connection.close()
-            # The pool opens another one in its place.
+            # The pool opens another connection in its place.
             self.pool.putconn(connection)
             connection = self._pooled_connection()
         return connection
