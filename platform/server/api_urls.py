@@ -66,7 +66,7 @@ _OPTIONS: dict[type[ApiView], dict[str, Any]] = {
     conversations.ConversationsView: {"check_items": conversation_items.check},
     conversations.ConversationItemsView: {"check_items": conversation_items.check},
 }
-# Names come before ids, whose patterns match them as well.
+# Fixed names come before ids, because the pattern of an id also matches a name.
 urlpatterns = [
     path(view.path, view.as_view(**_OPTIONS.get(view, {})))
     for view in sorted(VIEWS, key=lambda view: view.path.replace("<", "~"))

@@ -68,7 +68,7 @@ def _page_error(scope: Scope, error: ApiError) -> HttpResponse:
 
 
 async def _page(scope: Scope, receive: Receive, send: Send) -> None:
-    # Django's handler starts a thread for each request. A probe must not wait for one, nor cost as much.
+    # Django's handler starts a thread for each request. A probe must neither wait for a thread nor cost as much as one.
     if scope["path"] == "/livez" and scope["method"] in {"GET", "HEAD"}:
         await send_response(health.livez(), send)
     elif scope["path"] == "/readyz" and scope["method"] in {"GET", "HEAD"}:

@@ -18,8 +18,9 @@ _LONGEST_PAUSE_SECONDS = 4.0
 class PatientChannel(Channel):
     """A channel that raises a connection error when it is used after the connection was lost.
 
-    Tasks that were executing then are acknowledged or requeued too late. kombu would fail on the address of the server,
-    which it has forgotten, and Celery ends the worker on an unknown error, which would end the runs of the worker.
+    Celery acknowledges or requeues the tasks that were executing at that moment through the old channel. Without this
+    class kombu would raise an unrelated exception, because it has forgotten the server's address. Celery ends the
+    worker on such an exception, and all runs of the worker with it.
     """
 
     # kombu's types lack the method.
@@ -32,7 +33,7 @@ class PatientChannel(Channel):
 class PatientTransport(Transport):
     """A transport that reconnects when the server is out of memory or a read-only replica.
 
-    Celery treats such a refusal as a programming error and ends the worker, which would end the runs of the worker.
+    Celery treats such a refusal as a programming error and ends the worker, and all runs of the worker with it.
     """
 
     Channel = PatientChannel

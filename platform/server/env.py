@@ -147,9 +147,10 @@ _MAIL_PORTS = dict(_MAIL_SCHEMES.values())
 def mail_server(
     url: str, *, host: str, port: int, user: str, password: str, security: str
 ) -> dict[str, str | int | bool]:
-    """Return Django's settings of the SMTP server: from a URL such as `smtps://user:password@host`, else from parts.
+    """Return Django's settings of the SMTP server, from a URL or from single values.
 
-    All are empty without a URL and a host. Port 0 is the usual one for the kind of security.
+    The URL looks like `smtps://user:password@host` and takes precedence. All settings are empty if neither a URL nor a
+    host is given. Port 0 means the usual port for `security`.
     """
     if url:
         parts = urlsplit(url)

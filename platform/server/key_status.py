@@ -224,5 +224,5 @@ def _budget(use: BudgetUse) -> MeBudget:
 
 
 def _dollars(amount: Decimal) -> orjson.Fragment:
-    # Written digit by digit: a float of Python may have other last digits.
+    # Written as decimal digits, because a float could change the last ones.
     return orjson.Fragment(f"{amount.normalize():f}")

@@ -124,7 +124,7 @@ def clock_skew(connection: DatabaseConnection, *, own_time: Callable[[], float] 
     if not isinstance(moment, datetime):
         return None
     skew = max(moment.timestamp() - after, before - moment.timestamp())
-    # Leases are renewed three times in their time: with a larger difference, a living process could lose its runs.
+    # A lease is renewed three times before it ends: with a larger difference, a living process could lose its runs.
     if skew <= settings.LEASE_SECONDS / 3:
         return None
     return (

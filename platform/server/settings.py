@@ -207,7 +207,7 @@ MAX_UPLOAD_BYTES = 512 * 1024 * 1024
 MAX_UPLOAD_BODY_BYTES = MAX_UPLOAD_BYTES + 1024 * 1024
 # Forms of the console contain texts, but no files.
 MAX_PAGE_BODY_BYTES = 8 * 1024 * 1024
-# A body that arrives more slowly than this, measured over windows of so many seconds, ends with 408.
+# A body that arrives more slowly than this, measured over windows of BODY_WINDOW_SECONDS, ends with 408.
 BODY_MIN_BYTES_PER_SECOND = env.integer("BODY_MIN_BYTES_PER_SECOND", default=1024)
 BODY_WINDOW_SECONDS = env.integer("BODY_WINDOW_SECONDS", default=30, minimum=1)
 # A connection is closed if the headers of its next request are not complete in time.
@@ -217,7 +217,7 @@ MAX_CONNECTIONS = env.integer("MAX_CONNECTIONS", default=20_000, minimum=1)
 # New requests get 503 while they would wait longer than this for their start, unless hardly any others wait.
 OVERLOAD_DELAY_MS = env.integer("OVERLOAD_DELAY_MS", default=2000, minimum=0)
 OVERLOAD_MIN_REQUESTS = env.integer("OVERLOAD_MIN_REQUESTS", default=64, minimum=1)
-# Grammars and skills of clients that a process computes at the same time.
+# Maximum number of computations for clients, such as grammars and skills, that a process runs at the same time.
 COMPUTE_PROCESSES = env.integer("COMPUTE_PROCESSES", default=3, minimum=1)
 # Without Redis, requests of keys with limits are refused with 503, or allowed without checking their limits.
 LIMITS_FAIL = env.choice("LIMITS_FAIL", default="closed", of=("closed", "open"))
@@ -240,8 +240,8 @@ _DATABASE: dict[str, Any] = {
 _DATABASE_LINK = {
     "connect_timeout": 5,
     "tcp_user_timeout": 15_000,
-    # That covers data which the host has not acknowledged. One that vanishes after it has acknowledged a query is
-    # noticed after 25 s, and by default after two hours.
+    # The timeout above covers data that the host has not acknowledged. With keepalives, a host that vanishes after it
+    # has acknowledged a query is noticed after 25 s instead of the default of two hours.
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
@@ -278,9 +278,10 @@ DATABASES: dict[str, dict[str, Any]] = {
         "OPTIONS": {**_OWNER["OPTIONS"], **_DATABASE_LINK, "application_name": "platform-owner"},
     },
 }
-# Under `up`, web starts while the database is prepared; the database of a developer needs no extensions.
+# Whether a process refuses to start if extensions or migrations are missing. `up` turns it off, because web starts
+# while the database is still prepared, and a developer's database needs no extensions.
 REQUIRE_PREPARED_DATABASE = env.flag("REQUIRE_PREPARED_DATABASE", default=True)
-# A web process answers 503 if the database has not answered a statement for so long.
+# A web process answers 503 if the database has not answered a statement within this time.
 DATABASE_TIMEOUT_SECONDS = env.integer("DATABASE_TIMEOUT_SECONDS", default=30, minimum=1)
 REDIS_URL = env.required("REDIS_URL", hint=_HINT)
 
@@ -325,8 +326,8 @@ EVENT_LOG_SECONDS = env.integer("EVENT_LOG_SECONDS", default=10, minimum=1)
 BACKGROUND_ATTEMPTS = env.integer("BACKGROUND_ATTEMPTS", default=5, minimum=1)
 # A stopping worker lets its runs continue for this long, then releases them for other workers to resume.
 WORKER_DRAIN_SECONDS = env.integer("WORKER_DRAIN_SECONDS", default=20, minimum=0)
-# A stopping web process is not ready for this long before it refuses new work, so that load balancers notice. Then it
-# finishes what it can, and hands over or ends the rest.
+# For this long, a stopping web process reports that it is not ready but still accepts requests, so that load balancers
+# notice. Then it refuses new requests, finishes those that it can, and hands over or ends the other runs.
 DRAIN_DELAY_SECONDS = env.integer("DRAIN_DELAY_SECONDS", default=5)
 DRAIN_SECONDS = env.integer("DRAIN_SECONDS", default=20)
 # Lines of one batch that run at the same time, across all workers.
@@ -506,7 +507,7 @@ SECURE_TLS = env.flag("SECURE_TLS", default=False)
 MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = not SECURE_TLS
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = SECURE_TLS
 SECURE_HSTS_SECONDS = env.integer("HSTS_SECONDS", default=31_536_000) if SECURE_TLS else 0
-# They affect hosts other than ours, and browsers remember them for months, so an operator has to choose them.
+# Both affect hosts other than ours, and browsers remember them for months, so an operator has to choose them.
 SECURE_HSTS_INCLUDE_SUBDOMAINS = env.flag("HSTS_INCLUDE_SUBDOMAINS", default=False)
 SECURE_HSTS_PRELOAD = env.flag("HSTS_PRELOAD", default=False)
 SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]  # `check --deploy` recommends both to everyone

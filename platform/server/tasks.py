@@ -29,14 +29,14 @@ def sweep_dead_runs() -> int:
 
 @shared_task(name="responses.tasks.sweep_limits", expires=30)
 def sweep_limits() -> int:
-    """Delete reservations of dead processes, and rebuild the limits of teams that count what has ended."""
+    """Delete reservations of dead processes, and rebuild states of limits that still count ended requests."""
     sweeper.drop_lost_reservations()
     return limits_sweeper.sweep()
 
 
 @shared_task(name="responses.tasks.wake_blocked_runs", expires=5)
 def wake_blocked_runs() -> int:
-    """Let workers claim background runs and lines of batches whose limits have room again."""
+    """Allow workers to claim background runs and batch lines whose limits have room again."""
     return blocked.wake()
 
 
@@ -85,13 +85,13 @@ def delete_old_containers() -> int:
 
 @shared_task(name="responses.tasks.roll_up", expires=60)
 def roll_up() -> int:
-    """Add rows to the hourly sums, and rows that have ended since."""
+    """Add new rows to the hourly sums, and older rows that have ended since the last call."""
     return aggregate.roll_up().steps
 
 
 @shared_task(name="responses.tasks.send_budget_alerts", expires=60)
 def send_budget_alerts() -> int:
-    """Alert for budgets of which a further percentage is spent."""
+    """Send an alert for every newly reached percentage of a budget."""
     return budget_alerts.send_alerts()
 
 

@@ -242,7 +242,7 @@ def _tiles(query: UsageQuery, parts: Sequence[dict[str, Any]], before: dict[str,
 
 
 def _change(query: UsageQuery, value: float, previous: float) -> str:
-    # No relative change from zero.
+    # A change from zero has no percentage.
     return f"{100 * (value - previous) / previous:+.0f} % vs. {_PERIODS[query.range][2]}" if previous else ""
 
 
@@ -290,7 +290,7 @@ def _rejected_tile(query: UsageQuery, teams: Sequence[str] | None, *, earlier: t
 
 
 def _now_tiles(current_time: datetime) -> list[Tile]:
-    """Return the active runs of the teams that the user sees (by row-level security), and the pending deliveries."""
+    """Return the tiles of active runs, limited by row-level security to the user's teams, and of pending deliveries."""
     with connection.cursor() as cursor:
         cursor.execute(_RUNNING, [MAX_ROWS])
         running, queued, oldest, stuck, read = cursor.fetchone()
@@ -325,7 +325,7 @@ def _now_tiles(current_time: datetime) -> list[Tile]:
 def _charts(
     query: UsageQuery, parts: Sequence[dict[str, Any]], teams: Sequence[str] | None
 ) -> list[tuple[str, str, Chart]]:
-    """Return title, link to the usage page and chart."""
+    """Return the charts, each with its title and the link to the usage page that shows the same chart."""
     # For a user with one team, a chart by team has a single series; models say more.
     by = "team" if teams is None or len(teams) > 1 else "model"
     built = []

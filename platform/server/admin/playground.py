@@ -95,7 +95,7 @@ def create_key(request: HttpRequest, viewer: Viewer) -> HttpResponse:
         created_by=viewer.user_id,
     )
     made = services.create_key(team=team, spec=spec, actor=viewer.actor)
-    # Answers of the admin are never cached, so the secret stays in this one.
+    # Responses of the admin are never cached, so no cache stores the secret.
     return JsonResponse({"id": made.key.pk, "key": made.secret, "lives": int(KEY_LIFETIME.total_seconds())})
 
 
@@ -128,7 +128,10 @@ def ended(request: HttpRequest, viewer: Viewer, response_id: str) -> HttpRespons
 
 
 def _opened_response(request: HttpRequest, viewer: Viewer) -> dict[str, Any] | None:
-    """Return the request body of the response that `?from=` names, or a problem to display instead."""
+    """Return the request body of the response that `?from=` names, or the reason why it cannot be shown.
+
+    None without `?from=`.
+    """
     response_id = request.GET.get("from", "").strip().replace("\0", "")
     if not response_id:
         return None

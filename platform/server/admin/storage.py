@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""Admin pages of stored objects besides responses: batches, vector stores, files, containers, chat completions.
+"""Admin pages of stored objects other than responses: batches, vector stores, files, containers, chat completions.
 
 They are read-only: objects are changed through the API. Except for chat completions these tables are small, so their
 lists are bounded by an index and a page size instead of a time range.

@@ -230,7 +230,7 @@ def processes() -> dict[str, Any]:
 
 
 def restarts() -> Table[dict[str, Any]] | None:
-    """Return the processes that `manage.py up` keeps running, with their restarts; None without it."""
+    """Return the child processes of `manage.py up` with their numbers of restarts, or None if `up` does not run."""
     try:
         status = json.loads((settings.STATE_DIR / "processes.json").read_bytes())
         # The file of a supervisor that was killed still exists.
@@ -370,9 +370,9 @@ ORDER BY query_start LIMIT 10
 
 
 def slow_queries() -> Table[tuple[str, ...]]:
-    """Return the statements that took most time if `pg_stat_statements` is installed, else those running for a second.
+    """Return the statements with the most total time, or without `pg_stat_statements` those that run for over a second.
 
-    Literals are replaced, as they may be content of teams.
+    Literals are replaced by placeholders, because they may contain data of teams.
     """
     with connection.cursor() as cursor:
         cursor.execute("SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_stat_statements')")

@@ -23,7 +23,7 @@ from tenants.prices import NO_PRICE
 
 _DAYS = 7
 _MAX_ROWS = 50
-# Active runs are counted and not summed, so the count is limited.
+# Active runs are counted row by row instead of read from the hourly sums, so their number is limited.
 _MAX_RUNNING = 1000
 _TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "cost", "unpriced")
 

@@ -72,7 +72,7 @@ _CHART_FILTERS = {"team__id__exact": "team_id", "kind": "kind", "name": "name", 
 
 
 def _lasted(milliseconds: str) -> Q | None:
-    """Return the condition for calls that took at least this time; None for a text that is no number."""
+    """Return the condition for calls that took at least this many milliseconds; None if the text is not a number."""
     if not (milliseconds.isascii() and milliseconds.isdigit() and len(milliseconds) <= 9):
         return None
     return Q(ended_at__gte=F("started_at") + timedelta(milliseconds=int(milliseconds)))

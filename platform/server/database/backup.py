@@ -78,9 +78,10 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Content of a backup. `missing` are the files that had no content when the backup was made.
+    """Content of a backup. `missing` are the ids of files whose content was not in the storage.
 
-    They were being written, deleted or expired; with `allow_missing`, their content may also be lost.
+    Usually these files were being written or deleted, or had expired. With `allow_missing` in `create`, they may also
+    be files whose content was lost.
     """
 
     version: str
@@ -303,7 +304,7 @@ def _restore_file(file: StoredFile, source: Path, storage: Storage) -> None:
 
 
 def _is_loading(using: str) -> bool:
-    """Return true if a pg_restore, whose command may have been killed, is connected to the database."""
+    """Return true if a pg_restore is still connected to the database, for example after its command was killed."""
     with connections[using].cursor() as cursor:
         cursor.execute(_LOADING)
         (is_loading,) = cursor.fetchone()
@@ -312,9 +313,10 @@ def _is_loading(using: str) -> bool:
 
 @contextmanager
 def temporary_database(*, admin: str | None, using: str = "owner") -> Iterator[str]:
-    """Create an empty database next to that of an alias, yield its alias, and drop it. Needs the right CREATEDB.
+    """Create an empty database on the server of the alias `using`, yield an alias for it, and drop it at the end.
 
-    `admin` is the connection string of a superuser, for servers on which only one may create the extensions.
+    The role needs CREATEDB. `admin` is the connection string of a superuser, for servers on which only a superuser may
+    create the extensions.
     """
     name = f"drill_{uuid4().hex[:12]}"
     with connections[using].cursor() as cursor:
@@ -340,7 +342,10 @@ def temporary_database(*, admin: str | None, using: str = "owner") -> Iterator[s
 
 
 def drill(directory: Path, *, scratch: Path, admin: str | None = None) -> tuple[Restored, float]:
-    """Restore a backup into a temporary database and directory, check it and drop both. Return the seconds it took."""
+    """Restore a backup into a temporary database and directory, check it and drop both.
+
+    Return the checked numbers and the duration in seconds.
+    """
     began = now()
     with temporary_database(admin=admin) as alias:
         restored = restore(directory, using=alias, storage=FileSystemStorage(location=scratch))
@@ -479,7 +484,7 @@ def _program(name: str, *, at_least: int) -> str:
 
 
 def _copy(source: "IO[bytes] | Content[bytes]", target: IO[bytes]) -> tuple[int, str]:
-    """Copy a content and return its size and SHA-256."""
+    """Copy a file's content and return its size in bytes and its SHA-256."""
     size, digest = 0, hashlib.sha256()
     while chunk := source.read(_CHUNK):
         target.write(chunk)

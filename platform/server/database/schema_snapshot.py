@@ -23,7 +23,7 @@ COMMAND = "python3 manage.py dump_schema"
 # Variables of the file, in psql's notation. The names of the roles differ between installations.
 _APPLICATION = ':"application"'
 _EXTENSIONS = "SELECT extversion FROM pg_extension WHERE extname = 'vector'"
-# Objects of extensions do not count: they are installed before the first migration.
+# Objects of extensions do not count, because the extensions are installed before the first migration.
 _IS_EMPTY = """
 SELECT current_schema() = 'public' AND NOT EXISTS (
     SELECT FROM pg_class c WHERE relnamespace = 'public'::regnamespace

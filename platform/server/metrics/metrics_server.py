@@ -31,7 +31,7 @@ _system = SystemMetrics()
 
 
 def register() -> None:
-    """Register the metrics that every process reports of itself."""
+    """Register the metrics that every process reports about itself."""
     metrics.BUILD.info({"version": settings.VERSION, "python": platform.python_version()})
     REGISTRY.register(PoolMetrics())
 
@@ -44,7 +44,10 @@ def add_port_argument(parser: ArgumentParser) -> None:
 
 
 def exposition(*, of_system: bool) -> bytes:
-    """Return the metrics as text: those of this process, or of all web processes on its port."""
+    """Return the metrics of this process, or of all web processes on its port, in Prometheus' text format.
+
+    With `of_system`, also those of the whole installation.
+    """
     others: Iterable[Collector] = (_system,) if of_system else ()
     return generate_latest(process_metrics.registry(*others))
 
@@ -78,7 +81,7 @@ def listen(port: int) -> socket.socket | None:
     except OSError as error:
         raise NotReady(f"Cannot listen on {host}:{port} (METRICS_PORT): {error.strerror}.") from error
     listener.listen(_BACKLOG)
-    # Several processes may accept from it: a process that comes too late must not wait for the next one.
+    # Several processes may accept connections from this socket. If another process was faster, `accept` must not block.
     listener.settimeout(0)
     return listener
 

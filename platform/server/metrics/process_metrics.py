@@ -1,7 +1,8 @@
 """Metrics of several web processes: `/metrics` of any of them returns those of all, with the label `process`.
 
-The processes share memory that was allocated before they were forked. A process that serves the metrics requests those
-of the others, and each of them writes its metrics to its part of the memory. Without requests nothing is written.
+The processes share memory that was allocated before they were forked, with one part for each process. To serve
+`/metrics`, a process asks the others, and each process writes its metrics to its own part. Nothing is written without a
+request.
 """
 
 import logging
@@ -24,7 +25,7 @@ _PART_BYTES = 8 * 1024 * 1024
 _HEAD = struct.Struct("<IIQ")
 _TIME = struct.Struct("<Q")
 _POLL_SECONDS = 0.1
-# A process whose event loop is busy writes late, and one that is dead never.
+# Time to wait for the other processes. A process with a busy event loop writes late, and a dead process never writes.
 _WAIT_SECONDS = 1.0
 
 
@@ -37,13 +38,13 @@ class ProcessMetrics(Collector):
         self._parts = [mmap.mmap(-1, _PART_BYTES) for _ in range(count)]
 
     def start(self, number: int) -> None:
-        """Write the metrics of this process, which has this number, whenever they are requested."""
+        """Start a thread that writes the metrics of this process, with this number, whenever they are requested."""
         _Shared.collector = self
         threading.Thread(target=self._write, args=(self._parts[number],), name="metrics", daemon=True).start()
 
     @override
     def collect(self) -> Iterable[Metric]:
-        """Return the metrics of all processes; for a process that does not answer, its last ones."""
+        """Return the metrics of all processes. For a process that does not answer, return its last known metrics."""
         asked = time.monotonic_ns()
         _TIME.pack_into(self._asked, 0, asked)
         gives_up = time.monotonic() + _WAIT_SECONDS
@@ -97,7 +98,7 @@ class _Shared:
 
 
 def registry(*others: Collector) -> CollectorRegistry:
-    """Return a registry with the metrics of this process, or of all if there are several, and of other collectors."""
+    """Return a registry of the given collectors and of the metrics of this process, or of all processes if several."""
     found = CollectorRegistry(auto_describe=False)
     for collector in (_Shared.collector, *others):
         found.register(collector)

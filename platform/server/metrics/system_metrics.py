@@ -34,7 +34,7 @@ _TIMEOUT_MS = 2000
 _WAIT_SECONDS = 3.0
 # Counting stops here, which bounds the cost: a queue of this length is long enough for any alert.
 _MOST = 100_000
-# Each reads index entries of unfinished work only. `since` is the time from which an entry waits. Deliveries to
+# Each query reads only index entries of unfinished work. `since` is the time from which an entry waits. Deliveries to
 # endpoints that are failing or disabled wait for the endpoint, not for us.
 _QUEUES = {
     "background": (
@@ -73,7 +73,7 @@ _KINDS = ("web", "worker", "beat")
 
 
 class _Source:
-    """A server that metrics are read from, in a thread, so that a server that hangs does not delay the others."""
+    """A server whose metrics are read in a thread, so that a server that hangs does not delay the others."""
 
     def __init__(self, dependency: str, read: Callable[[], list[Metric]]) -> None:
         self.dependency = dependency
@@ -84,7 +84,7 @@ class _Source:
         self._metrics: list[Metric] | None = None
 
     def metrics(self) -> list[Metric] | None:
-        """Return the metrics, from a moment ago if they were just read; None if the server does not answer."""
+        """Return the metrics, which may be up to `_FRESH_SECONDS` old; None if the server does not answer."""
         with self._lock:
             if self._reading is None and time.monotonic() - self._read_at >= _FRESH_SECONDS:
                 self._reading = threading.Event()

@@ -39,7 +39,7 @@ class Support(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SupportedParameter:
-    """Parameter of `POST /v1/responses`. `rejected`: a value that OpenAI accepts and this server does not."""
+    """Parameter of `POST /v1/responses`. `rejected` is a value that OpenAI accepts and this server rejects."""
 
     support: Support
     name: str
@@ -59,7 +59,7 @@ class SupportedTool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupportedItem:
-    """Type of item; `input` and `output`: allowed in requests, contained in responses."""
+    """Type of item. With `input` it is allowed in requests, with `output` it may occur in responses."""
 
     type: str
     input: bool

@@ -42,7 +42,7 @@ _RESOURCES = {
     "webhook_endpoints": "webhooks",
     "webhook_event_types": "webhooks.event_types",
 }
-# Names of generic objects, by that of the object which they are about.
+# Names of generic types; the name of the type argument replaces `{}`.
 _NAMES: dict[Any, str] = {Deleted: "Deleted{}", ListPage: "{}List"}
 _REF = "#/components/schemas/{model}"
 _DETAIL: Schema = {"message": STRING, "type": STRING, "param": NULLABLE_STRING, "code": NULLABLE_STRING}
@@ -104,9 +104,9 @@ def document() -> Schema:
 
 
 def operation_id(endpoint: Endpoint) -> str:
-    """Return the name of an endpoint: that of its method in OpenAI's SDK, or one that follows the same rules.
+    """Return the name of an endpoint: the name of the SDK's method for it, or a name that follows the same rules.
 
-    Generators of clients name their methods after it.
+    Client generators name their methods after it.
     """
     names = [name for name in endpoint.path.split("/") if not name.startswith("<")]
     if known := _OPERATIONS.get((endpoint.method, "/".join(names))):
@@ -183,7 +183,7 @@ def _description(key: str, schema: Schema, own: dict[str, str]) -> str:
 
 
 def _parts(schema: Any) -> Iterator[Schema]:
-    """Yield the objects in a schema, without those that it refers to."""
+    """Yield the objects that are nested in a schema, but not those that it only refers to."""
     if isinstance(schema, list):
         for inner in schema:
             yield from _parts(inner)
@@ -196,7 +196,7 @@ def _parts(schema: Any) -> Iterator[Schema]:
 
 
 def _resolved(value: Any, schemas: Schema) -> Any:
-    """Replace objects and types with references to `schemas`, to which they are added."""
+    """Return the value with references in place of classes and types, whose schemas are added to `schemas`."""
     match value:
         case dict():
             return {key: _resolved(inner, schemas) for key, inner in value.items()}

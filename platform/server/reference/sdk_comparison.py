@@ -60,7 +60,7 @@ class _Call:
 
     method: str
     path: str
-    # By name, without those in the path.
+    # Parameters by name, without those in the path.
     parameters: dict[str, Any]
 
 

@@ -18,10 +18,10 @@ PACE = Pace(seconds=settings.BODY_WINDOW_SECONDS, bytes_per_second=settings.BODY
 
 
 class ApiApplication:
-    """The endpoints under /v1. The endpoint of a request is found once and put into its scope.
+    """The endpoints under /v1. The endpoint of a request is looked up once and stored in its ASGI scope.
 
-    In this order, a request is refused if the process has too much work or shuts down, or if its key has too many
-    requests open; its body is limited and read; and it is passed to the app of its endpoint, or to its view.
+    A request passes these steps in this order: it is refused if the process is overloaded or shuts down, or if its key
+    has too many open requests; its body is read, up to a limit; the ASGI app or the view of its endpoint answers it.
     """
 
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
@@ -43,8 +43,11 @@ class ApiApplication:
         return self._guarded(scope, receive, send)
 
     def is_for(self, path: str) -> bool:
-        """Return whether a path is the API's. Clients with a wrong base URL request "/v1", or a path without it."""
-        # They can read only JSON errors.
+        """Return whether the API answers this path.
+
+        The paths include those that clients with a wrong base URL request: "/v1", and paths without "/v1".
+        """
+        # Clients with a wrong base URL can read only JSON errors.
         return path == "/v1" or path.startswith("/v1/") or bool(self._index.at(f"/v1{path}"))
 
     def template_of(self, path: str) -> str:

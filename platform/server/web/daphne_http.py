@@ -1,4 +1,4 @@
-"""HTTP under daphne: bodies are passed on as they arrive, slow clients are waited for, and long heads are answered.
+"""HTTP under daphne: bodies are streamed, slow clients are waited for, and heads that are too long get an answer.
 
 Unmodified, daphne stores a whole body on disk before it calls the application, buffers everything that the application
 sends, however slowly the client reads, and closes the connection on a URL or headers that are too long.
@@ -48,13 +48,13 @@ from server.web.request_heads import (
 from server.web.slow_readers import ReaderWatch
 
 logger = logging.getLogger(__name__)
-# With more than this waiting for the application, nothing is read from the connection.
+# Reading from the connection pauses while more bytes than this wait for the application.
 _UNREAD_BYTES = 64 * 1024
 _EMPTY_MESSAGE_BYTES = 500
 _METHOD = re.compile(rb"[A-Z][A-Z-]*")
 # A line that continues another does not match: proxies may read it as a header.
 _LINE_OF_HEAD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\x00-\x08\x0a-\x1f\x7f]*")
-# Most of their methods have no types.
+# Declared as Any, because most methods of Twisted's reactor and of `HTTPChannel` have no types.
 _reactor: Any = reactor
 _HTTPChannel: Any = HTTPChannel
 
@@ -65,7 +65,7 @@ def _is_line_of_head(line: bytes) -> bool:
 
 
 def _origin_form(target: bytes) -> bytes:
-    """Return the path and the query of a URL, which clients send to proxies; anything else as it is."""
+    """Return the path and the query of an absolute URL, as clients send to proxies, and any other target unchanged."""
     if not target.lower().startswith((b"http://", b"https://")):
         return target
     rest = re.sub(rb"^[^/]*//[^/?]*", b"", target)
@@ -246,7 +246,7 @@ def _size(message: Message) -> int:
 
 
 class DaphneRequest(daphne.http_protocol.WebRequest):  # type: ignore[misc]  # daphne has no types
-    """daphne's request, which starts with the headers instead of the complete body."""
+    """daphne's request, but the application is called after the headers instead of after the complete body."""
 
     flow_control: _FlowControl | None = None
     body_follows = False
@@ -348,7 +348,7 @@ class DaphneRequest(daphne.http_protocol.WebRequest):  # type: ignore[misc]  # d
             self.abort()
 
     def abort(self) -> None:
-        """Close the connection without sending what waits for the client."""
+        """Close the connection without sending the data that still waits for the client."""
         if self.channel is not None:
             self.channel.transport.abortConnection()
 
@@ -390,7 +390,7 @@ class DaphneChannel(_HTTPChannel):  # type: ignore[misc]
         super().connectionLost(reason)
 
     def become(self, websocket: Any) -> None:
-        """End, as the connection now belongs to a WebSocket. It is counted until the WebSocket has lost it."""
+        """Hand the connection over to a WebSocket. It counts as a connection until the WebSocket loses it."""
         self._end()
         lost = websocket.connectionLost
 
@@ -462,7 +462,7 @@ class DaphneChannel(_HTTPChannel):  # type: ignore[misc]
             self._refuse(slow_head())
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer without the application, unless it is responding, and close the connection."""
+        """Send an error in place of the application, unless it is already responding, and close the connection."""
         self._is_closing, self.persistent, self._head_is_complete = True, False, True
         self._watch_head()
         if not self.requests or not self.requests[0].is_responding:
@@ -484,7 +484,7 @@ class DaphneChannel(_HTTPChannel):  # type: ignore[misc]
             self._refuse(HeadersTooLarge())
 
     def note_body(self, chunk: bytes) -> None:
-        """Deduct the bytes that may surround a part of the body from the counted framing."""
+        """Subtract the framing that is allowed for a part of the body from the counted bytes."""
         self._framing_bytes = max(0, self._framing_bytes - framing_bytes(chunk))
 
     @override

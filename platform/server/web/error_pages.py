@@ -35,7 +35,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
             answer[name] = value
     else:
         answer = error_response(failure)
-    # Not an error with a traceback for each request of an outage.
+    # Otherwise every request during an outage would log an error with a traceback.
     return _logged(answer)
 
 
@@ -43,7 +43,7 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Return the page of a request that Django refuses, such as one with a `Host` that `ALLOWED_HOSTS` lacks."""
     logger.warning("the request is refused: %s", exception, extra={"path": request.path})
     # Scanners send such requests all the time; Django would log an error with a traceback for each.
-    # Without the request: context processors read the host again, which is then an error 500.
+    # Rendered without the request: its context processors would read the invalid host again and fail with 500.
     return _logged(render(None, "400.html", status=BadRequest.status))
 
 

@@ -54,7 +54,7 @@ class _Probes:
         return ready_at > failed_at and time.monotonic() - ready_at < _READY_FOR_SECONDS
 
     def note(self, reasons: list[str]) -> list[str]:
-        """Note the result of a check, and return the reasons not to be ready."""
+        """Store the result of a check, and return the reasons why the process is not ready."""
         ready_at, failed_at = self._times()
         at = time.monotonic()
         # The failures before the first success do not count: the process has only just started.
@@ -67,7 +67,7 @@ class _Probes:
         return reasons
 
     def result(self) -> list[str]:
-        """Check everything and return the reasons not to be ready."""
+        """Check everything and return the reasons why the process is not ready."""
         try:
             return self._check().result(_CHECK_SECONDS)
         except TimeoutError:
@@ -113,7 +113,7 @@ def readyz(_: HttpRequest) -> HttpResponse:
 
 
 async def async_readyz() -> HttpResponse:
-    """Respond as `readyz`, whatever the name of the host, and even without a free thread."""
+    """Respond like `readyz`, but accept any `Host` header and work even if no thread is free."""
     return _known_answer() or _answer(await _probes.async_result())
 
 
@@ -136,7 +136,7 @@ def _reasons() -> list[str]:
 
 def _not_ready(reasons: list[str]) -> HttpResponse:
     answer = JsonResponse({"status": "not ready", "reasons": reasons}, status=HTTPStatus.SERVICE_UNAVAILABLE)
-    # Not an error for the log: probes ask every moment while a process starts.
+    # Otherwise Django would log every probe during the start of a process as an error.
     answer._has_been_logged = True  # type: ignore[attr-defined]  # noqa: SLF001 - Django's own mark
     return answer
 

@@ -46,7 +46,7 @@ def _compressed(path: str) -> bytes:
 
 
 class MethodNotAllowedMiddleware:
-    """Gives the empty answers of Django's decorators the wording of the API: as a page for browsers, else as JSON."""
+    """Adds a body to the empty 405 responses of Django's decorators: a page for browsers, else the API's JSON error."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self.get_response = get_response

@@ -10,7 +10,7 @@ from core.http.rendering import error_response
 
 MAX_URL_BYTES = 32 * 1024
 MAX_HEAD_BYTES = 64 * 1024
-"""Limit of the request line and all headers together, and once more of what surrounds a body: lines and trailers."""
+"""Limit of the request line and all headers together, and again of the framing of a body: chunk lines and trailers."""
 MAX_HEADERS = 500
 # Longer than clients and proxies keep connections (60 s by default in nginx and most load balancers): a request that
 # is sent while the server closes its connection fails, and a client may not repeat it.
@@ -27,15 +27,15 @@ def short_path(url: bytes) -> bytes:
 
 
 def framing_bytes(chunk: bytes) -> int:
-    """Return how many bytes a client may send for a part of a body, including the lines that surround it.
+    """Return the number of bytes that a client may send for a part of a body, including its framing.
 
-    A client may send each byte as a chunk, which takes six bytes, but not much more that nothing reads.
+    A client may send each byte as a chunk of its own, which takes six bytes. The limit allows this, but not much more.
     """
     return 16 + 3 * len(chunk)
 
 
 def is_chunked_only(coding: bytes) -> bool:
-    """Return true for the only accepted Transfer-Encoding: a proxy may derive another length from others."""
+    """Return true for `chunked`. With another Transfer-Encoding, a proxy may see another end of the body than we do."""
     return coding.strip().lower() == b"chunked"
 
 
@@ -46,8 +46,8 @@ def has_valid_handshake(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 def max_connections() -> int:
     """Return how many connections of clients a process accepts."""
-    # The other files that it may open are connections to upstreams, the database and Redis. Without any left, the
-    # process could not accept connections, nor tell a client why.
+    # The remaining files are for connections to upstreams, the database and Redis. If clients could use all files, the
+    # process could not even accept a connection to refuse it.
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return min(settings.MAX_CONNECTIONS, files - min(files // 2, _RESERVED_FILES))
 

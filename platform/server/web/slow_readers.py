@@ -30,13 +30,13 @@ class ReaderWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to measure, as the server has more data for the client than the kernel takes; idempotent."""
+        """Start measuring. Called when the kernel takes no more data for the client; idempotent."""
         if self._timer is None and hasattr(socket, "TCP_INFO"):
             self._confirmed = self._bytes_confirmed()
             self._wait()
 
     def stop(self) -> None:
-        """End the measurement, as no data waits any more; idempotent."""
+        """Stop measuring. Called when no data waits for the client any more; idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -28,8 +28,9 @@ from server.web.request_heads import (
 )
 from server.web.slow_readers import ReaderWatch
 
-# Requests that may wait on a connection for the one before them. Further ones are not answered: as HTTP allows, the
-# connection is closed after those, and clients repeat the rest. 64 KiB may contain thousands, of 5 KB each.
+# Maximum number of requests that wait on a connection for the one before them. After these the connection is closed
+# without an answer to further requests; HTTP allows this, and clients repeat them. Without a limit, 64 KiB of input
+# could contain thousands of requests, which take 5 KB of memory each.
 _MAX_PIPELINED = 200
 
 
@@ -167,7 +168,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return cycle is not None and not cycle.response_complete and (cycle.response_started or not cycle.more_body)
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer without the application, unless it is responding, and close the connection."""
+        """Send an error in place of the application, unless it is already responding, and close the connection."""
         if self._is_responding and not self.cycle.more_body:
             # Complete requests before it are still answered.
             self.cycle.keep_alive = False
@@ -350,6 +351,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
 
 def _shrink(event: asyncio.Event) -> None:
-    """Let an event keep its waiters in a list: it only iterates over them, appends and removes."""
+    """Store the waiters of an event in a list, which supports everything that `asyncio.Event` does with its deque."""
     if not event._waiters:  # noqa: SLF001
         event._waiters = []  # type: ignore[assignment]  # noqa: SLF001

@@ -15,10 +15,10 @@ from websockets.streams import StreamReader
 from core.http.socket_messages import IncomingMessage
 from server.web.request_heads import MAX_HEAD_BYTES, MAX_HEADERS, invalid_request, raw_response
 
-# Frames of this size are no messages, or small ones.
+# Frames up to this size are control frames or small messages.
 _CONTROL_BYTES = 125
 _DEFLATE_RATIO = 1032
-# Patched, as these limits have no parameters. The HTTP connection has checked the head with its own.
+# Patched, as these limits have no parameters. The HTTP connection has already checked the head with its own limits.
 http11.MAX_NUM_HEADERS = MAX_HEADERS
 http11.MAX_LINE_LENGTH = 2 * MAX_HEAD_BYTES
 
@@ -46,7 +46,7 @@ class _Reader(StreamReader):
 
 
 class _Inbox(asyncio.Queue[dict[str, Any]]):
-    """Messages for the application, each with what it has reserved."""
+    """Messages for the application, each with its reservation of memory."""
 
     def __init__(self, incoming: IncomingMessage) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ from tenants import directory
 from tenants.authentication import authenticate
 
 logger = logging.getLogger(__name__)
-# Imported by their first use otherwise. The client of MCP takes most of a second of CPU time.
+# Otherwise their first use would import them. The client of MCP takes most of a second of CPU time.
 _MODULES = ("mcp", "mcp.client.streamable_http", "mcp.client.sse", "mcp_types", "anyio._core._sockets")
 _RETRY_SECONDS = 0.2
 _MAX_UPSTREAMS = 20

@@ -1,6 +1,6 @@
 """Several web processes on one port: a parent that has loaded the application forks them and replaces those that die.
 
-All of them accept connections from one inherited socket, so the others get the connections of a process that has died.
+All of them accept connections from one inherited socket, so new connections go to the living processes when one dies.
 """
 
 import logging
@@ -17,11 +17,11 @@ from core.work import heartbeats
 
 logger = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# Deaths in quick succession: each doubles the pause before the next start. However many there are, the parent goes on,
-# as the cause may be a request that kills each process it reaches, or a lack of memory that passes.
+# Quick deaths in a row: each doubles the pause before the next start. The parent never gives up, as the cause may be a
+# request that kills each process that it reaches, or a temporary lack of memory.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _QUICK_SECONDS = 10.0
-# How long a process whose parent was killed may take to end its runs.
+# Time in which a process must end its runs after its parent was killed.
 _DRAIN_SECONDS = 15.0
 _SIGNAL_SECONDS = 0.2
 

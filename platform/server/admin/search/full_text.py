@@ -142,7 +142,7 @@ def _hits(rows: Sequence[tuple[UUID, str, str, datetime, str]]) -> list[dict[str
     keys = [key for key, *_ in rows]
     wire_ids = dict(Item.objects.filter(pk__in=keys).values_list("pk", "id"))
     names = dict(Team.objects.filter(pk__in={team_id for _, team_id, *_ in rows}).values_list("pk", "name"))
-    # Of several places, the last one in this order is kept.
+    # If an item has several places, the dictionary keeps the last one, so the preferred places are sorted to the end.
     placed = Placement.objects.filter(item_id__in=keys).order_by("-id")
     places = {place.item_id: place for place in sorted(placed, key=lambda place: -_PLACES[place.section])}
     tones = {"user": "primary", "assistant": "success"}

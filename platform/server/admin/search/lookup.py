@@ -70,7 +70,7 @@ def page_of(request: HttpRequest, public_id: str) -> str | None:
         return None
     kind = id_kind_of(public_id)
     url = kind.find(request, public_id) if kind is not None else None
-    # Clients choose the ids of items and upstreams the ids of calls, so any text may be an id.
+    # Clients choose the ids of items, and upstreams choose the ids of calls, so any text may be an id.
     return url or _item(request, public_id) or _call(request, public_id)
 
 
@@ -132,7 +132,7 @@ def go(request: HttpRequest, viewer: Viewer, public_id: str) -> HttpResponse:
 
 
 def _first(request: HttpRequest, model: type[Row], *conditions: Q, **lookups: Any) -> str | None:
-    """Return the page of the first of these rows."""
+    """Return the URL of the page of the first row that matches and that the user may see, or None."""
     for row_pk in rows_of(request, model).filter(*conditions, **lookups).values_list("pk", flat=True)[:1]:
         return url_of(model, row_pk)
     return None
@@ -143,7 +143,7 @@ def _by_pk(model: type[Row]) -> Finder:
 
 
 def _by_owner(model: type[Row], column: str, owner: type[Row]) -> Finder:
-    """Return a finder for objects without an own page: it finds the page of their owner."""
+    """Return a finder for objects without a page of their own. It returns the URL of their owner's page."""
 
     def find(request: HttpRequest, public_id: str) -> str | None:
         rows = model._default_manager.filter(pk=public_id)
@@ -171,7 +171,7 @@ def _item(request: HttpRequest, public_id: str) -> str | None:
 
 
 def _call(request: HttpRequest, public_id: str) -> str | None:
-    """Return the page of the response that made a tool call, the latest of several."""
+    """Return the page of the latest response that contains a tool call with this id."""
     calls = ToolCall.objects.filter(team_id__in=_teams(request), call_id=public_id).order_by()
     known = calls.values_list("started_at", "response_id")[:_MAX_DUPLICATES]
     for _, response_id in sorted(known, reverse=True):
@@ -218,7 +218,7 @@ def _completion(request: HttpRequest, public_id: str) -> str | None:
     return _first(request, UsageRecord, occurred_at__range=near, team_id__in=_teams(request), object_id=public_id)
 
 
-# The first match counts: a longer prefix comes before a shorter one that it begins with.
+# The first match counts, so a prefix comes before any shorter prefix that it starts with.
 ID_KINDS = (
     IdKind(("resp_",), "a response", _by_pk(Response)),
     IdKind(("conv_",), "a conversation", _by_pk(Conversation)),

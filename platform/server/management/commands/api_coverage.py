@@ -13,7 +13,7 @@ from server.reference.sdk_decisions import DECISIONS, undecided
 
 
 class Command(BaseCommand):
-    """Command that generates the tables of the manual and prints what the openai SDK has beyond this server."""
+    """Command that generates the tables of the manual and prints the parts of the openai SDK that this server lacks."""
 
     help = (
         "Generate the tables of docs/reference/api-coverage.md and errors.md from the code, and print what the "

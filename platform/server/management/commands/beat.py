@@ -1,4 +1,4 @@
-"""`manage.py beat`: the scheduler of periodic tasks. Of several, the one that holds a lock is active."""
+"""`manage.py beat`: the scheduler of periodic tasks. If several run, only the one that holds a lock is active."""
 
 import logging
 import time
@@ -25,7 +25,7 @@ from server.metrics import metrics_server
 from server.safety import refuse_unsafe_start
 
 logger = logging.getLogger(__name__)
-# After this time without a renewal another process takes over: long enough for a slow Redis.
+# After this time without a renewal of the lock another process takes over. It is long enough for a slow Redis.
 _LOCK_SECONDS = 5.0
 _RENEW_SECONDS = 1.0
 # The clock was set if its difference to the monotonic clock has changed by more than this since the last tick.
@@ -60,7 +60,8 @@ class Command(BaseCommand):
 class LockedScheduler(beat.Scheduler):
     """Celery's scheduler that sends tasks only while it holds a lock in Redis, which is also the broker.
 
-    No state of earlier tasks is kept: a process that takes over sends each task at once, which harms none of them.
+    The times of the last runs are not stored. A process that takes over sends every task at once, and no task is harmed
+    by an additional run.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""`manage.py isolated_worker`: the process in which a worker continues runs whose process died; workers start it."""
+"""`manage.py isolated_worker`: a process, started by a worker, that continues background runs whose process died."""
 
 import logging
 import os
@@ -26,12 +26,12 @@ from server.web import warm_up
 from server.web.http_server import allow_many_sockets
 
 _POLL_SECONDS = 0.5
-# Long enough that runs which wait for their turn do not each need the start of a process.
+# Long enough that a queue of such runs does not need a new process for each run.
 _IDLE_SECONDS = 10.0
 
 
 class Command(BaseCommand):
-    """Command that runs responses with an isolation until there are none, it receives SIGTERM, or its worker ends."""
+    """Command that continues runs with the given isolation until none is left, SIGTERM arrives or its worker ends."""
 
     help = "Continue background runs whose worker died; started by workers."
     requires_system_checks = ()  # as for the worker
@@ -77,7 +77,7 @@ class Command(BaseCommand):
 
 
 def _end_with(worker: int) -> None:
-    # Another worker continues the runs of a dead worker. This process must not execute them as well.
+    # Other workers continue the runs of a dead worker. This process must not execute the same runs at the same time.
     while os.getppid() == worker:
         time.sleep(_POLL_SECONDS)
     os.kill(os.getpid(), signal.SIGKILL)

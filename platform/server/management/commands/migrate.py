@@ -1,4 +1,4 @@
-"""`manage.py migrate`: Django's command as the owner of the tables, one at a time across all nodes."""
+"""`manage.py migrate`: Django's command, run as the owner of the tables and by only one node at a time."""
 
 from typing import Any
 

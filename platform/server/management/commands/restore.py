@@ -12,7 +12,7 @@ from server.database import backup
 
 
 class Command(BaseCommand):
-    """Command that restores a backup, or tries whether it can be restored."""
+    """Command that restores a backup, or tests whether it can be restored."""
 
     help = "Restore a backup into an empty database and an empty storage of files, and check the result."
 

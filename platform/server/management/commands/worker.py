@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 _isolated = IsolatedProcesses()
 # Few threads suffice, as tasks are short: work that waits for networks runs on the worker's event loop.
 _THREADS = 4
-# Deliveries in progress may finish within this time. Those that do not are repeated by another worker.
+# Deliveries in progress may finish within this time. Another worker repeats the remaining ones.
 _FINAL_DELIVERIES_SECONDS = 1.0
 _FINAL_NOTIFICATION_SECONDS = 1.0
 
@@ -117,7 +117,7 @@ def _facts(runs: Dispatcher) -> dict[str, Any]:
 
 
 def _delivery_channels() -> list[DeliveryChannel]:
-    # With 0, other processes deliver.
+    # With a concurrency of 0 this process makes no deliveries of that kind, and leaves them to other processes.
     channels: list[DeliveryChannel] = []
     if settings.WEBHOOK_CONCURRENCY:
         channels.append(WebhookChannel(slots=settings.WEBHOOK_CONCURRENCY, egress=egress.default()))
