@@ -92,7 +92,7 @@ def version(root: Path) -> str:
 
 
 def summary(command: str) -> str:
-    """Return the help that a command has without its packages. Raises LaunchError if it is not one of ours."""
+    """Return the help of a command if the packages are not installed. Raises LaunchError for an unknown command."""
     if command in SUMMARIES:
         return (
             f"{command}: {SUMMARIES[command]}\n\n"

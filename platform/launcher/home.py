@@ -83,7 +83,10 @@ SHARED = Path("/var/lib/responses-platform")
 
 @dataclass(frozen=True, kw_only=True)
 class ServerHome:
-    """Data directory of the servers, which ``account`` (None: current user) can enter; programs go to ``shared``."""
+    """Data directory of the servers, which ``account`` can enter; None means the current user.
+
+    Programs that ``account`` cannot execute are copied to ``shared``.
+    """
 
     directory: Path
     account: SystemAccount | None

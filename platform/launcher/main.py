@@ -128,7 +128,7 @@ def _test(*, root: Path, argv: Sequence[str], arguments: list[str]) -> NoReturn:
         rest = [argument for argument in arguments if argument != "--changed"]
         os.execv(sys.executable, [sys.executable, "-m", "tests.changed", *rest])  # noqa: S606
     paths = [path for argument in arguments if (path := Path(argument.partition("::")[0])).exists()]
-    # If a file is named, its slow tests run as well. If there are several `-m`, pytest uses the last.
+    # If a file is named, its slow tests run, too. If there are several `-m`, pytest uses the last one.
     options = [] if any(path.is_file() for path in paths) else ["-m", "not slow"]
     # For a few tests, starting several processes takes longer than it saves.
     if not paths and "-k" not in arguments:

@@ -299,7 +299,7 @@ def clear_stale(*, data: Path) -> None:
         return
     except ValueError:
         pid = 0
-    # The pid may belong to another process by now, and PostgreSQL would refuse to start because of it.
+    # The pid may now belong to another process. PostgreSQL would then refuse to start, so the file is always removed.
     if pid > 0 and _serves(pid, data=data):
         os.kill(pid, signal.SIGINT)
         if not wait_until(lambda: not _serves(pid, data=data), seconds=5):

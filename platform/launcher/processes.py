@@ -128,8 +128,8 @@ def end(process: Process, *, asking: signal.Signals, patience: float) -> bool:
 def kill_group(process: Process) -> None:
     """Kill the group that a process leads, or the rest of the group if its leader has ended.
 
-    A number is not reused while a group has it. A running process with the number of an ended leader is therefore
-    unrelated, and the group is empty.
+    The system does not reuse a pid while a group has it as its id. So if the leader has ended and a running process has
+    its pid, the group is empty and the process must not be killed.
     """
     if process.poll() is None or identify(process.pid) is None:
         signal_group(process.pid, signal.SIGKILL)

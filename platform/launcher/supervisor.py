@@ -131,7 +131,8 @@ class Interrupts:
 
 QUICK = 10.0  # seconds; a child that ends earlier probably has a problem that a restart does not solve
 SHORTEST_DELAY, LONGEST_DELAY = 0.5, 30.0
-# Limit for a child that the start of the platform waits for. Later no child ends the others, however often it dies.
+# Maximum number of failed starts of a child that the start of the platform waits for. Once the platform runs, a child
+# may die any number of times without ending the others.
 MAX_FAILED_STARTS = 4
 # Exit codes of a process that refuses to start, and the beginning of the line with its reason.
 REFUSALS, REASON = (WRONG_SETTINGS, NOT_READY), "error: "
@@ -158,7 +159,7 @@ class Restarts:
     last_end_at: float | None = None
 
     def delay_after(self, how: str, *, lived: float) -> float:
-        """Record an end, and return the seconds to wait before the next start."""
+        """Record the end of the child, and return the seconds to wait before its next start."""
         self.last_end, self.last_end_at = how, time()
         if lived >= QUICK:
             # The process can start, so the next start needs no delay.
@@ -368,7 +369,7 @@ class Supervisor:
             self._attempt(write, "the state of the processes cannot be stored")
 
     def _attempt(self, action: Callable[[], object], problem: str) -> None:
-        """Run an action that no child depends on. Report a failure, such as a full disk, once until it succeeds."""
+        """Run an action that no child depends on. A failure, such as a full disk, is reported once until a success."""
         try:
             action()
         except OSError as failed:

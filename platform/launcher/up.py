@@ -33,7 +33,7 @@ from launcher.valkey import Valkey
 # Below the range of outgoing connections, so that none of them can occupy the port.
 POSTGRES_PORTS, VALKEY_PORTS, DEMO_PORTS = 20000, 23000, 26000
 DATABASE = "platform"
-# The start continues without an answer: a terminal may be unattended.
+# Without an answer within this time the start continues, because the terminal may be unattended.
 QUESTION_SECONDS = 60.0
 # Settings of an instance, stored for its other commands, which must use the same values.
 CONFIGURATION = (
@@ -126,7 +126,7 @@ class Options:
 
     @classmethod
     def of(cls, parsed: Namespace) -> "Options":
-        """Return the options of parsed arguments. Raises LaunchError if the model file cannot be one."""
+        """Return the options of parsed arguments. Raises LaunchError if the model file is missing or invalid."""
         file = ModelFile.at(parsed.model_file) if parsed.model_file else None
         if parsed.model:
             file = ModelFile.shipped(parsed.model)
@@ -285,7 +285,7 @@ class Platform:
         return chosen
 
     def _offer(self, found: Iterable[Offer]) -> list[Offer]:
-        """Connect the model servers that the user accepts, and return all of them."""
+        """Connect the model servers that the user accepts, and return the offers of all servers."""
         return [self._connect(offer) if self._is_accepted(offer) else offer for offer in found]
 
     def _is_accepted(self, offer: Offer) -> bool:
@@ -391,7 +391,7 @@ class Platform:
 
 
 def _is_in_foreground() -> bool:
-    # A process in the background that reads from its terminal is stopped.
+    # The system stops a background process that reads from its terminal.
     try:
         is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
         return is_terminal and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()

@@ -1,7 +1,7 @@
-"""Check that the packages for development are installed; `up` installs only those for running.
+"""Check that the packages for development are installed; `up` installs only those that the platform needs.
 
-Commands that need them call `require_packages` before they import anything else. This module checks the interpreter
-that runs it: `python -m launcher.installation.development`.
+Commands that need them call `require_packages` before they import anything else. `python -m
+launcher.installation.development` checks the packages of the interpreter that runs it.
 """
 
 import sys

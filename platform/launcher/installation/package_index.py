@@ -38,7 +38,7 @@ def pip_options(environment: Mapping[str, str]) -> dict[str, str]:
         files[:1] = [Path("/Library/Application Support/pip/pip.conf")]
         files.append(home / "Library/Application Support/pip/pip.conf")
     files += [prefix / "pip.conf", *(Path(name) for name in [environment.get("PIP_CONFIG_FILE")] if name)]
-    # pip reads no file at all with this value.
+    # If PIP_CONFIG_FILE is `os.devnull`, pip reads no file at all.
     parser = RawConfigParser()
     for file in files if environment.get("PIP_CONFIG_FILE") != os.devnull else ():
         try:

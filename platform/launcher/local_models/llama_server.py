@@ -2,7 +2,7 @@
 
     python -m launcher.local_models.llama_server --model FILE --port PORT …
 
-Supports those options and variables of llama.cpp's own program that `up` uses.
+Supports only those options and variables of llama.cpp's own program that `up` uses.
 """
 
 import os

@@ -42,7 +42,7 @@ class ModelFile:
 
     @classmethod
     def at(cls, path: Path) -> "ModelFile":
-        """Return the model file at a path. Raises LaunchError if it cannot be one."""
+        """Return the model file at a path. Raises LaunchError if it is missing, unreadable or not a GGUF file."""
         try:
             with path.open("rb") as file:
                 magic = file.read(len(MAGIC))
@@ -83,7 +83,7 @@ class ModelFileServer:
         return f"http://{LOOPBACK}:{self.port}/v1"
 
     def command(self, *, root: Path, log: Path, environment: Mapping[str, str]) -> ChildCommand:
-        """Return the command that runs it. Raises LaunchError if there is no llama.cpp."""
+        """Return the command that runs the server. Raises LaunchError if there is no llama.cpp."""
         passed = {
             name: value
             for name, value in environment.items()

@@ -37,7 +37,7 @@ CAPABILITIES: dict[str, dict[str, Any]] = {
     "llama-cpp": {"forced_tool_choice": False},
     "vllm": {"structured_output": "native", "extra_sampling": True, "token_counting": "tokenize"},
 }
-# A server on this machine answers at once, also while it loads a model. The second limit is for all servers together.
+# A server on this machine answers at once, even while it loads a model. The second limit is for all servers together.
 ANSWER_SECONDS, ALL_SECONDS = 1.0, 3.0
 MAX_ANSWER_BYTES = 1024 * 1024
 MAX_MODELS, MAX_NAME, SHOWN_MODELS = 200, 200, 3
