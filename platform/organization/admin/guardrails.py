@@ -57,7 +57,7 @@ class GuardrailForm(SecretForm):
 
     @override
     def clean(self) -> dict[str, Any]:
-        """Require a model or hook URL where a check uses one, and a URL that may be reached."""
+        """Require a model or a hook URL if a check uses one, and reject a URL that the platform may not call."""
         given = super().clean() or {}
         checkers = {given.get("input_checker"), given.get("output_checker")}
         url = given.get("hook_url") or ""

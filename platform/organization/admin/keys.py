@@ -33,7 +33,7 @@ from tenants.models import ApiKey, KeySource, Role
 
 KEY_MANAGERS = LEADS | OPERATORS
 _DEVELOPERS = frozenset({Role.DEVELOPER})
-# Fields of the form for a new key that are stored as they are.
+# Fields of the form for a new key that are stored unchanged.
 _STORED = ("name", "purpose", "scopes", "allowed_models", "tools", "allowed_addresses")
 
 

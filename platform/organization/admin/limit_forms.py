@@ -43,7 +43,7 @@ def _amount_field(label: str, help_text: str = "") -> forms.DecimalField:
 
 
 class NewLimitsForm(forms.Form):
-    """The limits and the budget that most new keys need; the page of a key's limits has all of them."""
+    """Form of the limits and the budget that most new keys need. The page of a key's limits offers all of them."""
 
     requests_per_minute = _limit_field("requests_per_minute")
     tokens_per_minute = _limit_field("tokens_per_minute")
@@ -185,7 +185,7 @@ def budget_text(budget: Budget) -> str:
 
 
 def limit_label(name: str) -> str:
-    """Return the name of a limit for people; `budget_month` and the like are budgets."""
+    """Return the label of a limit, or of a budget for names such as `budget_month`."""
     if name.startswith("budget_"):
         return f"budget per {name.removeprefix('budget_')}"
     return str(cast("Any", LimitSet._meta.get_field(name)).verbose_name) if name in LIMITS else name  # noqa: SLF001 - documented

@@ -27,18 +27,18 @@ from tenants.models.limits import END_USER_LENGTH, EVERY_END_USER
 from tenants.principal import Principal
 
 MAX_SUBJECTS = 200
-# Each takes a round trip to Redis.
+# Maximum number of end users with meters. Each of them takes a round trip to Redis.
 _MAX_METERED_USERS = 20
 
 
 def limits_url(team_id: str, **subject: str) -> str:
-    """Return the page of the limits of a team, of a `key`, or of an `end_user`."""
+    """Return the URL of the page with the limits of a team, a `key` or an `end_user`."""
     query = f"?{urlencode(subject)}" if subject else ""
     return f"{reverse('console:limits', args=[team_id])}{query}"
 
 
 def subject_name(found: LimitSet) -> str:
-    """Return the subject of limits for lists."""
+    """Return the name of a subject of limits, as lists show it."""
     if found.api_key_id and found.api_key is not None:
         return f"Key {found.api_key.name} ({found.api_key.prefix}…{found.api_key.last_four})"
     if found.end_user == EVERY_END_USER:
@@ -48,7 +48,7 @@ def subject_name(found: LimitSet) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meter:
-    """The present use of one limit of a subject. `key` identifies it among those of the team."""
+    """The current use of one limit of a subject. `key` distinguishes the meter from the team's other meters."""
 
     key: str
     label: str
@@ -57,14 +57,14 @@ class Meter:
 
     @property
     def tone(self) -> str:
-        """The colour of its bar."""
+        """The colour of the bar."""
         return "bad" if self.percent >= 100 else "warn" if self.percent >= 80 else "good"
 
 
 def meters_of(team: Team, found: Sequence[LimitSet]) -> dict[int, list[Meter]]:
-    """Return the meters of subjects of a team, by the key of their row; empty while Redis is away.
+    """Return the meters of a team's subjects by the primary key of their limits; empty if Redis does not respond.
 
-    The limits of every end user (`*`) have none, as each end user has its own.
+    The limits for every end user (`*`) have no meters, because they apply to each end user separately.
     """
     shared = [limit_set for limit_set in found if not limit_set.end_user]
     users = [limit_set for limit_set in found if limit_set.end_user not in {"", EVERY_END_USER}][:_MAX_METERED_USERS]

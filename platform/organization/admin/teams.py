@@ -172,7 +172,7 @@ class TeamAdmin(AuditedAdmin, TeamScoped):
         return self.render(request, "admin/tenants/team/page.html", team.name, **context)
 
     def members_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Add, change or remove a member, as the field `do` says. Only for leads of this team and administrators."""
+        """Add, change or remove a member, depending on the field `do`. For leads of this team and administrators."""
         team = self.get_or_404(request, object_id)
         if not viewer_of(request).may(LEADS, team):
             raise PermissionDenied

@@ -3,7 +3,7 @@
 
 from typing import Any
 
-# The first four register the models that this module unregisters.
+# The first four imports register the models that this module unregisters.
 import allauth.account.admin
 import allauth.mfa.admin
 import allauth.socialaccount.admin

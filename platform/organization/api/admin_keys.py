@@ -1,6 +1,6 @@
 """Endpoints of `/v1/organization/admin_api_keys`: admin keys are listed and revoked, but not created here.
 
-A leaked admin key could otherwise make itself another one that outlives it.
+Otherwise a leaked admin key could create another key, which would still work after the leaked one is revoked.
 """
 
 from core.clock import unix
@@ -18,7 +18,7 @@ from tenants.views import ApiRequest, ApiView
 def public_admin_key(key: AdminKey) -> objects.AdminApiKey:
     """Return the `organization.admin_api_key` object of the API."""
     person = key.created_by
-    # Keys of commands have no owner.
+    # Keys that were created on the command line have no owner.
     owner: objects.AdminApiKeyOwner = {
         "type": None,
         "object": None,

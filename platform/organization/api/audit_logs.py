@@ -1,6 +1,6 @@
-"""Endpoint `GET /v1/organization/audit_logs`: the audit log with OpenAI's types of events where there is one.
+"""Endpoint `GET /v1/organization/audit_logs`: the audit log, with OpenAI's types of events where they exist.
 
-Lines about things that OpenAI does not have keep the name that the console shows. `details` has the stored line.
+Other lines keep the name that the console shows. `details` contains the stored line.
 """
 
 from collections.abc import Iterable, Mapping
@@ -55,7 +55,7 @@ _TYPES = {
     "user.deleted": "user.deleted",
     "user.updated": "user.updated",
 }
-# OpenAI's names of our fields, by type of event, in `data` of created objects and in `changes_requested`.
+# By type of event: the property with the changed fields, and OpenAI's name of each of our fields in it.
 _FIELDS: dict[str, tuple[str, dict[str, str]]] = {
     "api_key.created": ("data", {"scopes": "scopes"}),
     "api_key.updated": ("changes_requested", {"scopes": "scopes"}),
@@ -127,7 +127,7 @@ def _condition(effective_at: Mapping[str, datetime], filters: Mapping[str, list[
 
 
 def _actor_names(ids: Iterable[str], emails: Iterable[str]) -> set[str]:
-    """Return the actors, as the log names them, for ids of users, keys and service accounts and for mail addresses."""
+    """Return the names in the log of the actors with these addresses or ids of users, keys and service accounts."""
     ids = list(ids)
     people = User.objects.filter(Q(pk__in=[user_key(actor_id) for actor_id in ids]) | Q(email__in=list(emails)))
     keys = ApiKey.objects.filter(service_account__in=ids).values_list("pk", flat=True)
@@ -138,7 +138,7 @@ def _actor_names(ids: Iterable[str], emails: Iterable[str]) -> set[str]:
 
 
 def _actors(lines: Iterable[AuditEvent]) -> dict[str, dict[str, Any]]:
-    """Return the shown fields of the actors of lines, by their names in the log."""
+    """Return the properties that describe the actors of lines, by the actor's name in the log."""
     names = {line.actor for line in lines}
     people = User.objects.filter(username__in=[name.removeprefix("user:") for name in names])
     keys = ApiKey.objects.filter(pk__in=[name.removeprefix("key:") for name in names])

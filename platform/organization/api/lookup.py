@@ -1,4 +1,7 @@
-"""Projects and their objects by id, for the views of the admin API. All raise `NotFound`."""
+"""Lookup of projects and their objects by id, for the views of the admin API.
+
+The `get_` functions raise `NotFound` for an unknown id.
+"""
 
 from django.contrib.auth.models import User
 
@@ -21,7 +24,7 @@ def get_project(project_id: str, *, param: str | None = None) -> Team:
 
 def get_key(team: Team, key_id: str, *, param: str | None = None) -> ApiKey:
     """Return a key of the team that is not revoked. Must run inside a scope that sees the team."""
-    # Of the team alone: an id of another team's key is as unknown as any other.
+    # Only keys of this team: the id of another team's key gets the same error as an unknown id.
     keys = ApiKey.objects.filter(team=team, pk=key_id, revoked_at=None)
     key = keys.select_related("created_by", "service_account").first()
     if key is None:

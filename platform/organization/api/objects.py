@@ -82,7 +82,7 @@ class Invite(TypedDict):
 
 
 class AdminApiKeyOwner(TypedDict):
-    """The administrator who created an admin key; nulls for keys of commands."""
+    """The administrator who created an admin key; all null for keys that were created on the command line."""
 
     type: Literal["user"] | None
     object: Literal["organization.user"] | None
@@ -125,7 +125,7 @@ class KeyServiceAccount(TypedDict):
 
 
 class ProjectApiKeyOwner(TypedDict):
-    """The person or service account that a key belongs to; neither for keys of commands."""
+    """The person or service account that a key belongs to; neither for keys that were created on the command line."""
 
     type: Literal["user", "service_account"] | None
     user: KeyUser | None
@@ -257,7 +257,7 @@ class ProjectSpendAlert(TypedDict):
 
 
 class AuditLog(TypedDict):
-    """A line of the audit log. A property named after its type has the id of the changed object."""
+    """A line of the audit log. The property with the name of the line's type has the id of the changed object."""
 
     id: str
     effective_at: int

@@ -48,7 +48,7 @@ def checked_scopes(names: list[str]) -> list[str]:
 
 
 def _owned_keys(team: Team) -> QuerySet[Any]:
-    """Return the keys of a team with their owners, and whether those may still act for the team."""
+    """Return the keys of a team with their owners. `has_active_owner`: the owner may still act for the team."""
     is_member = Exists(Membership.objects.filter(team=OuterRef("team_id"), user=OuterRef("created_by_id")))
     is_active = Q(created_by=None) | Q(service_account__isnull=False)
     is_active |= Q(created_by__is_active=True) & (Q(created_by__is_superuser=True) | Q(is_member))
@@ -57,7 +57,7 @@ def _owned_keys(team: Team) -> QuerySet[Any]:
 
 
 def public_key(key: Any, *, role: str | None) -> objects.ProjectApiKey:
-    """Return the `organization.project.api_key` object of a key of `_owned_keys`; `role` is its owner's role."""
+    """Return the `organization.project.api_key` object of a key from `_owned_keys`; `role` is the role of its owner."""
     account, person = key.service_account, key.created_by
     owner: objects.ProjectApiKeyOwner = {"type": None, "user": None, "service_account": None}
     if account is not None:

@@ -15,7 +15,7 @@ from tenants.models.limits import END_USER_LENGTH, LIMITS
 
 
 class Command(BaseCommand):
-    """Changes the limits and budgets that the options name, and prints all of the subject's."""
+    """Changes the limits and budgets that the options name, and prints all limits and budgets of the subject."""
 
     help = "Set limits and budgets of a team, of one of its API keys, or of its end users."
     requires_system_checks = ()  # they import the whole console, which takes three seconds
