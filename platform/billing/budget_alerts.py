@@ -24,8 +24,8 @@ from tenants.models.limits import EVERY_END_USER
 from tenants.prices import amount
 
 EVENT_TYPE = "budget.alert"
-# Records are stamped by the clock of their process and committed a little later. Records that are later than that are
-# added to the sums when their hour has ended.
+# A record gets its time from the clock of its process and is committed a little later. Records with a longer delay are
+# counted when the sums of their hour are completed after its end.
 _OVERLAP = timedelta(minutes=10)
 _LATE = timedelta(hours=2)
 _ADJECTIVES = {"day": "daily", "week": "weekly", "month": "monthly"}

@@ -1,8 +1,9 @@
 """Compare usage records with everything that should agree with them, and explain each difference.
 
-The parts: the hourly sums, the responses, the price entries that each cost is made of, and an invoice: an export of
-OpenAI's usage API as JSON, or a CSV with one row per day and model, or per request. An explanation is a fact that is
-read from the records, such as estimated calls or calls without a price; what no fact explains is unexplained.
+Usage records are compared with the hourly sums, the responses, the price entries from which each cost was computed, and
+an invoice. An invoice is an export of OpenAI's usage API as JSON, or a CSV file with one row per day and model or per
+request. A difference is explained by facts in the records, such as estimated calls or calls without a price; without
+such a fact it is unexplained.
 """
 
 import csv
@@ -33,7 +34,7 @@ _SNAPSHOT = re.compile(r"-(\d{4}-\d{2}-\d{2}|\d{4})$")
 
 
 class InvalidInvoice(Exception):
-    """The file is no invoice that can be read; the message says why."""
+    """The file cannot be read as an invoice; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,9 +241,9 @@ def _compare_prices(span: Span, result: Reconciliation) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvoiceLine:
-    """A line of an invoice: of a day and model, or of one request. None means that the invoice does not say.
+    """Line of an invoice for a day and model, or for one request. Values that the invoice lacks are None.
 
-    `is_other`: the line is of another client of the upstream's account.
+    `is_other` is true if the line belongs to another client of the same account at the upstream.
     """
 
     day: date
@@ -271,7 +272,7 @@ _NAMES: Mapping[str, Sequence[str]] = {
 
 
 def read_csv(path: Path, *, client: str = "") -> list[InvoiceLine]:
-    """Read an invoice as CSV. `client` is our key or project at the upstream; lines of others are marked."""
+    """Read an invoice as CSV. `client` is our key or project at the upstream; lines of other clients are marked."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         return [_line(row, client, number) for number, row in enumerate(csv.DictReader(file), 2)]
 

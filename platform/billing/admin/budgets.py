@@ -28,7 +28,8 @@ from tenants.prices import amount
 
 MAX_BUDGETS = 200
 _HOUR = timedelta(hours=1)
-# The forecast of a day follows the last day, that of longer periods the last week: both contain nights or weekends.
+# Time range whose spending a forecast continues. A day contains a night and a week contains a weekend, so daily budgets
+# follow the last day, and budgets of longer periods the last week.
 _TRENDS = {"day": timedelta(days=1)}
 _TREND = timedelta(days=7)
 
@@ -37,8 +38,8 @@ _TREND = timedelta(days=7)
 class BudgetState:
     """A budget in its current period.
 
-    `forecast` is what will be spent at the end of the period if spending goes on as in the last day or week, `used_up`
-    the time at which the budget then ends, or None if it lasts.
+    `forecast` is the spending at the end of the period if it continues at the rate of the last day or week. `used_up`
+    is the time at which the budget is then spent, or None if it lasts until the end of the period.
     """
 
     budget: Budget
@@ -55,14 +56,14 @@ class BudgetState:
 
     @property
     def tone(self) -> str:
-        """The colour of its bar: "bad" once it is spent, "warn" from 80 % on or if it will not last."""
+        """The colour of the bar: "bad" if the budget is spent, "warn" from 80 % on or if it will not last."""
         return "bad" if self.percent >= 100 else "warn" if self.percent >= 80 or self.used_up else "good"
 
 
 def budget_states(*, teams: Sequence[str] | None, at: datetime) -> list[BudgetState]:
     """Return the budgets of teams (None: all), the largest spent percentage first; at most `MAX_BUDGETS`.
 
-    A budget of every end user has no state of its own: each of them has one.
+    Budgets that apply to every end user (`*`) are left out, because they are spent by each end user separately.
     """
     found = Budget.objects.exclude(limit_set__end_user=EVERY_END_USER)
     if teams is not None:

@@ -115,7 +115,7 @@ def rejections_chart(query: UsageQuery, teams: Sequence[str] | None, *, edges: S
     for hour, limit, number in found.values_list("hour", "limit").annotate(Sum("count")):
         values = counts.setdefault(limit, [0.0] * (len(edges) - 1))
         values[bisect_right(edges, hour) - 1] += number
-    # Named like limits, of which there are few; the others would not be told apart by colour.
+    # The series have the names of limits, of which there are few; more series could not be distinguished by colour.
     names = sorted(counts, key=lambda limit: -sum(counts[limit]))[:_TOP]
     series = [charts.Series(name=limit_label(name), tone=f"s{index}") for index, name in enumerate(names)]
     rows = list(zip(*(counts[name] for name in names), strict=True)) or [()] * (len(edges) - 1)

@@ -23,7 +23,7 @@ WEB_SEARCH, FILE_SEARCH = "web_search", "file_search"
 class UsageKind:
     """Usage of one kind.
 
-    - `endpoints`: those of its usage records.
+    - `endpoints`: the endpoints whose usage records belong to it.
     - `measures`: the columns of the sums that its figures need; `figures` computes them.
     - `groups`: the values of `group_by`; `filters`: the parameters that select projects, keys and so on.
     """

@@ -56,7 +56,7 @@ class UsageQuery:
 
 
 def usage_argument(kind: UsageKind) -> QueryArgument:
-    """Return the argument `usage` of an endpoint, a `UsageQuery`; reading it raises a `BadRequest`."""
+    """Return the declaration of the argument `usage`, a `UsageQuery`. Reading an invalid query raises `BadRequest`."""
     limits = _COST_LIMITS if kind is COSTS else _USAGE_LIMITS
     most = max(most for _, most in limits.values())
     values: Schema = {"type": "array", "items": STRING}
@@ -141,7 +141,7 @@ def _time(query: Mapping[str, str], name: str) -> datetime | None:
 
 
 def _values(query: QueryDict, name: str) -> list[str]:
-    """Return the values of a list, each once; the SDK writes the names of lists with brackets."""
+    """Return the values of a list parameter without duplicates. The SDK appends brackets to the names of lists."""
     values = [*dict.fromkeys([*query.getlist(name), *query.getlist(f"{name}[]")])]
     if len(values) > _MAX_VALUES:
         raise ArrayTooLong(
@@ -154,7 +154,7 @@ def _values(query: QueryDict, name: str) -> list[str]:
 def _position(
     cursor: str, fingerprint: str, *, since: datetime, period: str, zone: ZoneInfo
 ) -> tuple[datetime, datetime]:
-    """Return where a page begins, and where all pages end."""
+    """Return the start of the page that a cursor names, and the end of all pages."""
     wrong = InvalidValue(
         "Invalid 'page': pass the 'next_page' of a previous response, with otherwise the same parameters.", param="page"
     )

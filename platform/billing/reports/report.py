@@ -187,7 +187,7 @@ def _stored_bytes(query: UsageQuery, teams: Sequence[str] | None) -> Iterable[_R
 def _placed(
     table: str, value: str, query: UsageQuery, teams: Sequence[str] | None, *, condition: str, of_teams: str
 ) -> list[tuple[int, str, int]]:
-    """Return a sum over the rows of a table by the number of their bucket and by team; 0 is before the first one."""
+    """Return the sums of `value` as (number of the bucket, team, sum). Number 0 is the time before the first bucket."""
     if teams is not None:
         condition += of_teams
     with connection.cursor() as cursor:

@@ -24,7 +24,7 @@ _OTHER_KEY: Key = ("\0rest",)
 class UsageGroup:
     """One group with its values per bucket and its total. `key` is None for the remaining groups together ("Other").
 
-    `unpriced` are the calls per bucket whose cost is unknown, if the metric is the cost.
+    If the metric is the cost, `unpriced` contains the number of calls per bucket whose cost is unknown.
     """
 
     key: Key | None
@@ -118,7 +118,7 @@ def build_report(query: UsageQuery, *, teams: Sequence[str] | None, top: int = T
 
 
 def add_sums(sums: Mapping[str, Any] | None, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sums with others added; histograms are added bucket by bucket."""
+    """Return the sum of `sums` and `more`; histograms are added bucket by bucket."""
     if sums is None:
         return dict(more)
     return {

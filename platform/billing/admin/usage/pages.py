@@ -54,7 +54,7 @@ _MAX_GROUPS = 1000
 
 
 def default_zone(request: HttpRequest, viewer: Viewer) -> str:
-    """Return the time zone of the only team that the page shows, if it has set one, otherwise that of the browser."""
+    """Return the time zone of the team if the page shows a single team that has one, otherwise the browser's."""
     named = request.GET.get("team", "").replace("\0", "").strip()
     teams = viewer.teams().filter(pk=named) if named else viewer.teams()
     zones_of_teams = list(teams.values_list("time_zone", flat=True)[:2])
@@ -119,7 +119,7 @@ def pivot(request: HttpRequest, viewer: Viewer) -> HttpResponseBase:
     if request.GET.get("format") == "csv":
         return _pivot_csv(query, build_pivot(query, teams=teams, top=(_MAX_GROUPS, _MAX_GROUPS)))
     found = build_pivot(query, teams=teams)
-    # Shades relative to the largest value show the pattern; ratios have no common whole.
+    # Cells are shaded relative to the largest value, because ratios have no total that they could be compared with.
     largest = max((value or 0 for row in found.rows for value in row.values), default=0) or 1
     rows = [
         {
@@ -158,7 +158,7 @@ def pivot(request: HttpRequest, viewer: Viewer) -> HttpResponseBase:
 
 
 def _rows_url(query: PivotQuery, *, row: str = "", column: str = "") -> str:
-    """Return the list of the responses in a cell, empty if no filter of the list selects them."""
+    """Return the URL of the list of the responses in a cell; empty if no filter of the list selects them."""
     filters = {links.LIST_FILTERS[FILTERS[name]]: value for name, value in query.filters.items()}
     for axis, key in ((query.rows, row), (query.columns, column)):
         if not key:

@@ -1,7 +1,7 @@
 """Pivot of usage: one metric over any two of team, key, model, upstream, end user, tool, mode, status and tag.
 
-Pairs that the hourly sums keep apart are read from them. The others are counted from the responses themselves, of
-which the newest `MAX_ROWS` are read at most.
+If the hourly sums distinguish both dimensions, the values are read from the sums. Otherwise they are computed from the
+responses themselves, of which at most the newest `MAX_ROWS` are read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ AXES = {
     )
 }
 PIVOT_METRICS = ("cost", "requests", "errors", "tokens_in", "tokens_cached", "tokens_out", "tools", "calls")
-# Under the names of the sums of responses, from which the metrics are computed.
+# Computed from tool calls, but named like the sums of responses, because the metrics read these names.
 _TOOL_SUMS = {
     "tool_calls": "count(*)",
     "failed": "count(*) FILTER (WHERE tool.status = 'failed')",
@@ -171,7 +171,10 @@ def _measures(metric: Metric, source: RollupSource | None) -> tuple[str, ...]:
 
 
 def _source(metric: Metric, names: set[str]) -> RollupSource | None:
-    """Return the sums that keep both sides apart, or None. Cost and tokens of all endpoints are in those of calls."""
+    """Return the source whose sums distinguish both sides, or None.
+
+    The cost and tokens of all endpoints are in the sums of calls.
+    """
     columns = {AXES[name].column for name in names}
     order = [CALLS, RESPONSES] if "calls" in metric.columns and metric.kind is MetricKind.SUM else [RESPONSES]
     return next((source for source in order if columns <= set(source.names)), None)
@@ -237,7 +240,7 @@ def _totals(cells: _Cells, side: int) -> dict[str, dict[str, Any]]:
 
 
 def _summed(query: PivotQuery, teams: Sequence[str] | None) -> _Cells | None:
-    """Return the sums by pair from the hourly sums, or None if these do not keep the pair apart."""
+    """Return the sums by pair from the hourly sums, or None if these do not distinguish both sides."""
     source = query.source
     if source is None:
         return None
@@ -256,7 +259,7 @@ def _summed(query: PivotQuery, teams: Sequence[str] | None) -> _Cells | None:
 
 
 def _counted(query: PivotQuery, teams: Sequence[str] | None) -> tuple[_Cells, bool]:
-    """Return the sums by pair from the responses, and whether older ones were not read."""
+    """Return the sums by pair from the responses, and true if older responses were not read."""
     has_tools = "tool" in {axis.name for axis in query.axes}
     expressions = _TOOL_SUMS if has_tools else RESPONSES.sums
     names = [*dict.fromkeys(_measures(query.metric, None))]
@@ -270,7 +273,7 @@ def _counted(query: PivotQuery, teams: Sequence[str] | None) -> tuple[_Cells, bo
         values[f"filter_{name}"] = value
     sums = ", ".join(f"{expressions[name]} AS {name}" for name in names)
     tools = "JOIN responses_toolcall AS tool ON tool.response_id = response.id" if has_tools else ""
-    # The count of the rows that were read is a column of every group: one statement, so both see the same rows.
+    # Every group also contains the number of rows that were read. A second statement for it could see other rows.
     sql = f"""
 WITH response AS MATERIALIZED (
     SELECT * FROM responses_response WHERE {conditions} ORDER BY created_at DESC LIMIT %(most)s
@@ -299,5 +302,5 @@ def _names(axis: Axis, keys: Sequence[str]) -> dict[str, str]:
 
 
 def is_other(key: str) -> bool:
-    """Return whether a row or column combines the remaining ones."""
+    """Return whether a row or column is "Other", the combination of the remaining ones."""
     return key == _OTHER

@@ -20,7 +20,7 @@ _SHOWN = 50
 
 
 class Command(BaseCommand):
-    """Exit with 1 if a difference is unexplained."""
+    """Command that prints the differences, and exits with 1 if a difference is unexplained."""
 
     help = "Compare usage records with hourly sums, responses, prices and an invoice, and explain each difference."
     requires_system_checks = ()  # they import the whole console, which takes three seconds

@@ -11,7 +11,7 @@ from responses.rollups import aggregate
 
 
 class Command(BaseCommand):
-    """Do the same as the periodic task, without its limit per run."""
+    """Command that does the work of the periodic task, but without its time limit."""
 
     help = "Aggregate rows for the usage pages. With --since, rebuild the aggregates from that time on."
     requires_system_checks = ()  # they import the whole console, which takes three seconds
