@@ -36,5 +36,5 @@ def _text(content: Any) -> str:
 
 
 def _marked(message: str) -> str:
-    # Many servers begin their messages with the word themselves.
+    # Many servers already begin their messages with "error".
     return message if message[:5].lower() == "error" else f"error: {message}"

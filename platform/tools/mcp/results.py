@@ -22,8 +22,10 @@ _IMAGES = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif"})
 
 
 def from_result(result: "CallToolResult", server: RemoteServer) -> ToolResult:
-    """Return the result of a call that reached the tool. The text mentions each image, because models may not see
-    it."""
+    """Return the result of a call that reached the tool.
+
+    The text mentions each image, because the model may be unable to see images.
+    """
     structured = orjson.dumps(result.structured_content).decode() if result.structured_content is not None else ""
     text = truncate(server.redact("\n".join(map(_words, result.content)) or structured))
     if result.is_error:

@@ -98,7 +98,7 @@ class McpToolParam(ToolParam):
     # repr=False on secrets: they must not appear in logs or tracebacks.
     server_url: Annotated[str, Field(max_length=8192)] | None = Field(default=None, repr=False)
     connector_id: Annotated[str, Field(max_length=200)] | None = None
-    # Accepted here only to be rejected by name.
+    # Declared only so that a request with it gets an error that names it.
     tunnel_id: str | None = None
     server_description: Annotated[str, Field(max_length=10_000)] | None = None
     headers: Annotated[dict[_HeaderName, _HeaderValue], Field(max_length=64)] | None = Field(default=None, repr=False)

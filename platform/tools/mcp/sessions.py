@@ -39,7 +39,7 @@ _TRY_SSE_STATUSES = frozenset({400, 404, 405, 406, 415})
 # status in TransportFailure is more precise.
 _SDK_MESSAGES = frozenset({"Not Found", "Session terminated", "Server returned an error response"})
 _CONNECTION_LOST = ("Connection closed", "SSE stream ended")
-# A lost connection is reported before the session's task ends with the real cause.
+# Time to wait for the real cause of a lost connection, with which the session's task ends a little later.
 _CAUSE_SECONDS = 0.2
 # The response is complete by then, so its client must not wait for a server that does not close the session.
 _CLOSE_SECONDS = 1.0

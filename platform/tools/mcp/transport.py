@@ -81,7 +81,7 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
 
 
 def _is_followed(request: httpx2.Request, response: httpx2.Response) -> bool:
-    """Return whether the SDK follows this redirect: it keeps the method and stays on the origin."""
+    """Return whether the SDK follows this redirect, which must keep the method and stay on the origin."""
     if request.method != "GET" and response.status_code not in _METHOD_KEEPING_REDIRECTS:
         return False
     try:

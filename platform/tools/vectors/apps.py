@@ -1,4 +1,4 @@
-"""Django configuration of vector stores, whose tables are among those of responses."""
+"""Django configuration of vector stores, whose tables belong to the app `responses`."""
 
 from django.apps import AppConfig, apps
 from django.db.models.signals import post_migrate
@@ -6,7 +6,7 @@ from typing_extensions import override
 
 
 class VectorsConfig(AppConfig):
-    """Connects the schema that migrations cannot create, and the removal of files."""
+    """Connects the receivers that create the tables for pgvector and that remove files from vector stores."""
 
     name = "tools.vectors"
     verbose_name = "Vector stores"

@@ -22,7 +22,7 @@ from tenants.models import Team
 Vector = list[float]
 # Texts per upstream request. Embedding servers commonly limit the size of a batch.
 _BATCH_SIZE = 64
-# Added for the JSON around each text. A text cannot have more tokens than bytes.
+# Added to the bytes of each text for the JSON around it. The sum is an upper limit of its tokens.
 _BYTES_OF_JSON = 4
 _NO_EMBEDDING_MODEL = (
     "No embedding model is configured for vector stores. An operator can set the team's embedding model in the admin, "
@@ -32,7 +32,7 @@ _MALFORMED_ANSWER = Failure.of(UpstreamError("The embedding model's server retur
 
 
 def model_for(store: VectorStore) -> str:
-    """Return the embedding model of a store: the one its vectors are from, or that of its team if it has none yet.
+    """Return the embedding model of a store: the model of its vectors, or the team's model if it has no vectors yet.
 
     Raises UnsupportedValue if no model is configured.
     """

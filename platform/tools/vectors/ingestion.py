@@ -38,9 +38,9 @@ _LEASE = timedelta(seconds=60)
 _MAX_ATTEMPTS = 5
 # A small number, because the worker executes runs at the same time.
 _MAX_FILES = 2
-# `team` steps from one team to the next in an index, so that a team with 100,000 waiting files costs as much as one
-# with a single file. The team with the fewest files in work in relation to its weight comes first, and of a team the
-# file that has waited longest.
+# The team with the fewest files in work relative to its weight comes first. Within a team, the file that has waited
+# longest comes first. The recursive query finds the teams by one index look-up each, so a team with 100,000 waiting
+# files costs as much as a team with a single file.
 _NEXT = f"""
 WITH RECURSIVE team(id) AS (
     (SELECT team_id FROM responses_vectorstorefile WHERE status = 'in_progress' ORDER BY team_id LIMIT 1)
@@ -276,7 +276,8 @@ def _fail(claim: ClaimedFile, why: _IngestionError) -> None:
 
 
 def _release(claim: ClaimedFile) -> None:
-    # With a new token, so that a renewal in progress does not lease it again. Not an attempt: the file did not fail.
+    # With a new token, so that a renewal in progress does not lease the file again. The attempt does not count, because
+    # the file did not fail.
     _update_claimed(claim, lease_until=None, lease_token=F("lease_token") + 1, attempt=F("attempt") - 1)
 
 

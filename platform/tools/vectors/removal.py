@@ -1,4 +1,4 @@
-"""Removal of files from vector stores, whatever the reason: detached, deleted, expired, or a store that ended.
+"""Removal of files from vector stores, because a file or its store was deleted or has expired, or a file was detached.
 
 A worker that finishes a file, and every request that changes the files of a store, first locks the store. So passages
 are never inserted for a file that is being removed, and two processes never wait for each other's rows.
@@ -16,7 +16,7 @@ from responses.models.vector_stores import VectorStore, VectorStoreFile
 def lock_store(store_id: str) -> VectorStore | None:
     """Lock a store until the end of the transaction; None if it was deleted.
 
-    Without a key lock, because rows that refer to the store are inserted at the same time.
+    The lock is `FOR NO KEY UPDATE`, so other transactions can insert rows that refer to the store.
     """
     return VectorStore.objects.select_for_update(no_key=True).filter(pk=store_id).first()
 

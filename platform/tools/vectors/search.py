@@ -65,7 +65,7 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateSet:
-    """Passages that a search considers: those of these files, in stores with the same embedding model."""
+    """Passages that a search considers: all passages of the given files. The stores have the same embedding model."""
 
     store_ids: list[str]
     entry_ids: list[int]

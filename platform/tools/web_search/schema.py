@@ -11,7 +11,7 @@ from responses.schema.tools import ToolParam, present
 WEB_SEARCH_TYPES = ("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11")
 """Types of the tool. The dated ones are OpenAI's snapshots and behave the same here."""
 WEB_SEARCH_FUNCTIONS = ("web_search", "open_page", "find_in_page")
-"""Functions that the model calls to use it."""
+"""Functions that the model calls to use the tool."""
 MAX_DOMAINS = 100
 # A domain without scheme or path, as OpenAI requires.
 _Domain = Annotated[str, StringConstraints(max_length=253, pattern=r"^[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?$")]
@@ -20,10 +20,10 @@ _Place = Annotated[str, Field(max_length=200)]
 
 
 class WebSearchFilters(Wire):
-    """Filters for the search. They apply to subdomains as well."""
+    """Filters for the search. They also apply to subdomains."""
 
     allowed_domains: Annotated[list[_Domain], Field(max_length=MAX_DOMAINS)] | None = None
-    # Only Anthropic's web search has it.
+    # Only Anthropic's web search has this parameter.
     blocked_domains: Annotated[list[_Domain], Field(max_length=MAX_DOMAINS)] | None = None
 
     def shown(self) -> dict[str, Any]:
