@@ -7,7 +7,7 @@ from deliveries import notifications
 
 @shared_task(name="tenants.tasks.sweep_notifications", expires=300)
 def sweep_notifications() -> int:
-    """Give up late mails, and delete old ones and old notifications."""
+    """Give up late mails, and delete old mails and notifications."""
     return notifications.sweep()
 
 

@@ -14,7 +14,7 @@ from guide.sources import ROOT, fingerprint
 
 
 def build(directory: Path) -> Path:
-    """Build the site below ``directory`` unless it is up to date, delete older ones, and return its path."""
+    """Build the site below ``directory`` unless it is up to date, delete older builds, and return its path."""
     site = directory / fingerprint()
     if site.exists():
         return site

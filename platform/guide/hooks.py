@@ -42,7 +42,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
-    """Redirect links that leave docs/, or lead into it, to the pages of the site."""
+    """Change links that lead out of docs/, or from other files into it, to the pages of the site."""
     site_path = page.file.src_uri
     repository_path = _REPOSITORY_PATHS.get(site_path, f"docs/{site_path}")
     lines, fence = [], None

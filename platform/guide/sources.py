@@ -16,7 +16,7 @@ INCLUDED = {
 
 
 def source_files() -> list[Path]:
-    """Return all files that change the site, sorted."""
+    """Return all files on which the site depends, sorted."""
     paths = [ROOT / "mkdocs.yml", *(ROOT / name for name in INCLUDED)]
     for folder in ("docs", "platform/guide"):
         paths += [path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts]

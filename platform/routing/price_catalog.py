@@ -23,7 +23,7 @@ SOURCE = "genai-prices"
 # another product at the same address.
 _UNCERTAIN = frozenset({"azure", "databricks", "modal", "github-copilot", "cursor", "openai-decisions"})
 _HOUR = 3600
-# The name of a price in the package: dimension, units, duration of cache writes, and tool.
+# Prices of the package by name: dimension, units, duration of cache writes, and tool.
 _KEYS: Mapping[str, tuple[Dimension, int, int, str]] = {
     "input_mtok": (Dimension.INPUT, 1_000_000, 0, ""),
     "cache_read_mtok": (Dimension.CACHED_INPUT, 1_000_000, 0, ""),
@@ -44,7 +44,7 @@ _KEYS: Mapping[str, tuple[Dimension, int, int, str]] = {
     "web_searches_kcount": (Dimension.TOOL_CALL, 1000, 0, "web_search"),
     "storage_searches_kcount": (Dimension.TOOL_CALL, 1000, 0, "file_search"),
 }
-# Keys that repeat a price, for usage without a direction.
+# Names of prices that only repeat another price, for usage that is neither input nor output.
 _REPEATED = frozenset({"audio_hours"})
 # Prices that are missing in the package's data, by the beginning of the model's name: OpenAI bills the audio of these
 # models at its own prices, not as text.

@@ -18,8 +18,8 @@ from sandbox.limits import Limits
 
 _INSIDE = Path(__file__).parent / "inside"
 _NOBODY = 65534
-# Ids that no account uses. If the service runs as root, each container gets its own, so that a process that escapes
-# its namespaces owns nothing of the host or of another container.
+# Ids that no account uses. If the service runs as root, each container gets an id of its own, so that a process that
+# escapes its namespaces owns nothing of the host or of another container.
 _FIRST_USER, _USERS = 2_000_000_000, 100_000
 # Time for the answer of the agent beyond the time limit of the call itself.
 _ANSWER_SECONDS = 10.0

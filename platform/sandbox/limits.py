@@ -27,6 +27,6 @@ class Limits:
     open_files: int = 256
     # Empty files take kernel memory without counting against the bytes of a tmpfs.
     files: int = 20_000
-    # So do file locks, and the kernel no longer enforces its own limit for them.
+    # File locks take kernel memory, too, and the kernel no longer enforces its own limit for them.
     locks: int = 20_000
     seconds: int = 60

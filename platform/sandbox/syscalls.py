@@ -1,8 +1,9 @@
 """The seccomp filter (a BPF program) of all processes in a container.
 
-It is a deny list: namespaces, mounts, access to other processes, keys, administration of the kernel, memory that the
-agent cannot count. The container's namespaces already make most of these calls useless; the filter also keeps kernel
-bugs behind them out of reach. Socket buffers keep their default size: the agent counts sockets, not what is in them.
+It denies namespaces, mounts, access to other processes, keys, administration of the kernel, and memory that the agent
+cannot count. The container's namespaces already make most of these calls useless; the filter also keeps kernel bugs
+behind them out of reach. Socket buffers keep their default size, because the agent counts sockets and not the bytes in
+them.
 """
 
 import errno
@@ -18,7 +19,7 @@ _X32 = 0x40000000
 _SOCKET_LEVEL = 1  # SOL_SOCKET
 _BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE
 
-# name: (x86_64, aarch64); -1 where an architecture has none.
+# name: (x86_64, aarch64); -1 if an architecture lacks the call.
 _REFUSED = {
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),

@@ -1,6 +1,6 @@
 """Scenarios of seeded data: the requests of a client and the turns of the model.
 
-A scenario is a generator of exchanges, which ends when the client asks no more.
+A scenario is a generator of exchanges. It ends when the client sends no more requests.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,8 +22,9 @@ from seeding.texts import TEXTS, TextPicker
 class ScriptedCall:
     """A tool call of the model.
 
-    The client runs it, unless it has an `item`: the output item of a hosted call when it begins, to which `done` adds
-    the fields of its end. `output` is the text for the model. A call that `asks` waits for an approval.
+    The client runs it, unless it has an `item`. Then it is a hosted call: `item` is its output item at the begin, to
+    which `done` adds the fields of its end. `output` is the text that the model reads. A call that `asks` waits for an
+    approval.
     """
 
     name: str
@@ -38,9 +39,9 @@ class ScriptedCall:
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptedTurn:
-    """An answer of the model: its texts and calls, and the tokens `read` and `cached`.
+    """An answer of the model: its texts and calls, and its numbers of input tokens (`read`) and cached tokens.
 
-    `wait` are the seconds before the first text. A `failure` follows the text.
+    `wait` is the number of seconds before the first text. A `failure` follows the text.
     """
 
     text: str = ""
@@ -56,9 +57,9 @@ class ScriptedTurn:
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """A request and the turns of its run; without `model`, the request gets one.
+    """A request and the turns of its run. A request without a `model` gets a random one.
 
-    `waits`: seconds that a background response is queued. `pieces`: the run stops after so many pieces of the answer,
+    `waits`: seconds that a background response is queued. `pieces`: the run stops after this many pieces of the answer,
     because it is `cancelled` or still running. `pause`: seconds until the next request.
     """
 

@@ -26,7 +26,7 @@ _MOST_PIECES = 90
 
 @dataclass
 class Clock:
-    """The time of a run, which its model and its tools advance. The calls of a turn start together, `calls_at`."""
+    """The time of a run, which its model and its tools advance. All calls of a turn start at `calls_at`."""
 
     at: datetime
     calls_at: datetime

@@ -25,7 +25,7 @@ from seeding.texts import TEXTS, TextPicker
 from tenants import scope
 from tenants.models import Upstream
 
-# The first team is the largest.
+# Each team but the last gets this share of the remaining responses, so the first team is the largest.
 _SHARE = 0.55
 _LONG_ITEMS = 300
 _LONG_SHARE = 0.3
@@ -112,7 +112,10 @@ class _TeamHistory:
                 return at
 
     async def _play(self, kind: Scenario, at: datetime, *, most: int = 99) -> None:
-        """Play a scenario up to a number of responses; a conversation also ends at its longest or just before now."""
+        """Play a scenario up to a number of responses.
+
+        A conversation also ends when it has `_LONG_ITEMS` items, or half an hour before now.
+        """
         key = self._tenant.keys[0 if self._rng.random() < 0.8 else 1]
         conversation = previous = None
         if kind.in_conversation:

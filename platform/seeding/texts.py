@@ -31,7 +31,7 @@ class TextPicker:
         return self.marked(question), self.marked(answer)
 
     def chance(self, probability: float) -> bool:
-        """Return True with a probability."""
+        """Return True with the given probability."""
         return self.rng.random() < probability
 
     def seconds(self, least: float, most: float) -> float:

@@ -33,7 +33,7 @@ def notify_of_expiring_keys() -> int:
 
 
 def _key_of(key: ApiKey) -> str:
-    # A key whose expiry was moved is notified of again.
+    # A key with a changed time of expiry is reported again.
     return f"{key.pk} {key.expires_at}"
 
 

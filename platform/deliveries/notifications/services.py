@@ -13,8 +13,8 @@ from deliveries.outbox import queue
 from tenants import scope
 from tenants.models.notifications import MailDelivery, Notification, NotificationKind
 
-# Longer than the longest period of a budget and the time before an expiry: the event of a deleted notification could be
-# notified again.
+# Longer than the longest period of a budget and the notice before an expiry. If a notification were deleted earlier,
+# the same event could be reported again.
 _RETENTION = timedelta(days=400)
 _SUBJECT_LENGTH = 300
 _BATCH_SIZE = 10_000
@@ -56,7 +56,7 @@ def notify(
 
 
 def sweep() -> int:
-    """Give up late mails, delete old ones and old notifications, and return the number of rows changed."""
+    """Give up late mails, delete old mails and notifications, and return the number of rows changed."""
     swept = queue.sweep(MailDelivery)
     with scope.every_team():
         old = Notification.objects.filter(created_at__lt=now() - _RETENTION).order_by("created_at")

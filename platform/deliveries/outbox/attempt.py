@@ -1,4 +1,4 @@
-"""The result of an attempt to send a delivery. Failures are part of it, not exceptions."""
+"""The result of an attempt to send a delivery. A failed attempt has a result, too, and raises no exception."""
 
 from dataclasses import dataclass
 from datetime import datetime

@@ -60,11 +60,11 @@ _LABELS = {
 
 
 class EffortsField(forms.MultipleChoiceField):
-    """The reasoning efforts of a model. Choosing none means that they are unknown and all are forwarded."""
+    """The reasoning efforts of a model. An empty choice means that they are unknown and that all are forwarded."""
 
     @override
     def clean(self, value: Any) -> list[str] | None:
-        """Return None for no choice, as the column stores it."""
+        """Return the chosen efforts, or None for an empty choice, as the column stores it."""
         chosen: list[str] = super().clean(value)
         return chosen or None
 

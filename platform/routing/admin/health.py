@@ -34,7 +34,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallHealth:
-    """Upstream calls of the current and the previous hour, and of 24 hours."""
+    """Upstream calls of the current and the previous hour, and of the last 24 hours."""
 
     hour: Health | None = None
     day: Health | None = None

@@ -33,7 +33,7 @@ _FIELDS = ("dimension", "amount", "per", *_CONDITIONS[1:])
 
 
 class PriceForm(forms.ModelForm[Price]):
-    """A price. One that a person has changed no longer counts as published."""
+    """A price. After a person has changed it, it no longer counts as published."""
 
     class Meta:
         model = Price
@@ -128,7 +128,7 @@ class PriceAdmin(AuditedAdmin, PlatformOnly):
 
 
 def described(comparison: PriceComparison) -> dict[str, Any]:
-    """Return the template context of the published prices beside those of a model."""
+    """Return the template context that shows the published prices beside the prices of a model."""
     return {
         "listed": comparison.listed,
         "source": price_catalog.source(),

@@ -61,7 +61,10 @@ class UpstreamForm(SecretForm):
         self.initial.setdefault("address", split_credentials(self.instance.base_url)[0])
 
     def clean_address(self) -> str:
-        """Remove the trailing slash, as paths are appended to the URL, and the credentials, which become the secret."""
+        """Return the URL without a trailing slash and without credentials.
+
+        Paths are appended to the URL. The credentials become the secret.
+        """
         address, self.credentials = split_credentials(str(self.cleaned_data["address"]).rstrip("/"))
         if self.credentials and self.fields["new_api_key"].disabled:
             raise forms.ValidationError("You do not have permission to enter a user name and password.")

@@ -333,8 +333,8 @@ def _signal(number: int, signal_number: int) -> None:
 
 def _process_memory(number: int) -> int:
     """Return the anonymous and shared memory of a process and its page tables in bytes."""
-    # Shared memory is counted for each process that maps it; otherwise it would count for none. Page tables: one page
-    # of zeros that is mapped at many distant addresses takes nothing else.
+    # Shared memory is counted for each process that maps it; otherwise it would count for none. Page tables are counted
+    # because a page of zeros that is mapped at many distant addresses takes no other memory.
     return sum(
         int(line.split()[1]) * 1024
         for line in _lines(f"/proc/{number}/status")
@@ -428,7 +428,7 @@ def _count_files(mount: str) -> int:
 
 
 def _remove_newest(mount: str, number: int) -> None:
-    """Remove this many files and empty directories, those that changed last first."""
+    """Remove this many files and empty directories, the most recently changed ones first."""
     found: list[tuple[int, str, bool]] = []
     # Not `os.walk`, which recurses in older versions of Python: the model chooses the depth.
     waiting = [mount]
@@ -557,8 +557,9 @@ def _handle(agent: Agent, request: "dict[str, Any]", body: bytes) -> "tuple[dict
 
 def _hand_over_proxy(number: int) -> None:
     """Send the service a socket that is bound to the proxy's address in this container's network."""
-    # A socket stays in the network where it was created, whoever accepts its connections. The service listens on it
-    # only if the container may use a network. Nothing else connects the container with the outside.
+    # A socket stays in the network namespace in which it was created, even if a process elsewhere accepts its
+    # connections. The service listens on it only if the container may use a network. Nothing else connects the
+    # container with the outside.
     with socket.socket(fileno=number) as channel, socket.socket() as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(PROXY)
