@@ -73,8 +73,9 @@ def is_settled(admin: str) -> bool:
 def compare(
     *, admin: str, upstream: BookkeepingUpstream, observed: Sequence[Run], killed: Mapping[str, int]
 ) -> Comparison:
-    """Compare everything. Nothing may be in progress, and the rows must be rolled up. `observed` are the runs as
-    observed by their clients, `killed` the number of killed processes by kind.
+    """Compare everything. Nothing may be in progress, and the rows must be rolled up.
+
+    `observed` are the runs as observed by their clients, `killed` is the number of killed processes by kind.
     """
     with psycopg.connect(admin, row_factory=namedtuple_row) as connection:
         records: list[Any] = connection.execute(_RECORDS).fetchall()
@@ -168,7 +169,7 @@ def _compare_unnamed(result: Comparison, lines: Sequence[Line], rows: Sequence[A
     name = run.name if run is not None else "?"
     exact = [row for row in rows if not row.estimated and any(row[-5:])]
     result.faults += [f"{name}: record {row.id} has tokens, but no request ({row.outcome})" for row in exact]
-    # A refusal that a killed process could not read is estimated as well.
+    # If a process was killed before it could read a refusal, its record contains an estimate, too.
     for line in charged[: len(estimates)]:
         result.permitted[f"no answer received ({line.state})"] += 1
     if len(charged) > len(estimates):

@@ -20,7 +20,8 @@ _NETWORK_ERRORS = (aiohttp.ClientError, OSError, TimeoutError)
 class Run:
     """One run as observed by its client. `usage` is the usage of the final response, if one was received.
 
-    `was_left`: the client disconnected or cancelled. `broke`: the connection was lost, as happens when a process dies.
+    `was_left`: the client disconnected or cancelled. `broke`: the connection was lost, for example because a process
+    died.
     """
 
     name: str

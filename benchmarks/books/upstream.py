@@ -1,8 +1,9 @@
-"""A scripted upstream that keeps its own books: one line for each request, with its charge. The answers follow from the
-seed, the run (a text in the request) and the number of the run's request: an answer in some pieces, an HTTP error, a
-connection that is closed before the answer, or an interrupted answer. It also serves the MCP tools that its answers
-call, and acts as the search engine, which charges for each search. It shares no code with the platform's calculation of
-costs.
+"""A scripted upstream that keeps its own books: one line for each request, with its charge.
+
+The answers follow from the seed, the run (a text in the request) and the number of the request within the run. An
+answer is complete, an HTTP error, a connection that is closed before the answer, or interrupted. The upstream also
+serves the MCP tools that its answers call, and acts as the search engine, which charges for each search. It shares no
+code with the platform's calculation of costs.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ PRICES: Mapping[str, Sequence[tuple[str, str, str, str]]] = {
 }
 EMBEDDING_PRICE = "0.13"
 IMAGE_PRICES = ("5", "40")
-# Dollars per million characters, and per second of audio of models that report tokens or seconds.
+# Dollars per million characters of speech. For transcriptions: dollars per million tokens, or per second of audio.
 SPEECH_PRICE = "15"
 TRANSCRIPTION_PRICES = ("2.5", "10", "0.0001")
 # Dollars per search.
@@ -82,7 +83,7 @@ class Line:
 
 
 def charge(line: Line) -> Decimal:
-    """Return what a chat completion costs, in exact dollars."""
+    """Return the exact cost of a chat completion in dollars."""
     prices = PRICES[line.tier][line.input > LONG_CONTEXT]
     plain, cached, written, output = (Decimal(price) for price in prices)
     fresh = line.input - line.cached - line.written
@@ -116,7 +117,7 @@ class BookkeepingUpstream:
 
     @staticmethod
     def _decide(line: Line, chance: Random) -> None:
-        """Decide the cost of a completion before its answer begins, regardless of its end."""
+        """Decide the cost of a completion before its answer begins. It does not depend on how the answer ends."""
         line.tier = chance.choice(TIERS)
         line.input = chance.choice([chance.randrange(10, 2_000), chance.randrange(150_000, 260_000)])
         line.cached = chance.choice([0, chance.randrange(line.input)])
@@ -239,7 +240,7 @@ class BookkeepingUpstream:
         return await self._answer(request, line, chance, orjson.dumps(document), content_type="application/json")
 
     def _fails(self, line: Line, chance: Random) -> bool:
-        """Decide if a request is refused or dropped, and record it in its line."""
+        """Return whether a request is to be refused or dropped, and record this in its line."""
         fate = chance.random()
         if fate < 0.1:
             line.state = "refused" if fate < 0.05 else "dropped"

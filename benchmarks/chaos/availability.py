@@ -2,7 +2,7 @@
 
 Paced requests of all kinds arrive at a share of the measured capacity. Every half minute something fails: a process is
 killed or replaced, Valkey or PostgreSQL stops, the upstream misbehaves. A fault affects the requests that overlap the
-time from its begin until ten seconds after its end. Whatever happens, no client may get a wrong answer, no response may
+time from its start until ten seconds after its end. Whatever happens, no client may get a wrong answer, no response may
 be lost or remain unfinished, and usage records must agree with the upstream's books.
 """
 
@@ -34,7 +34,7 @@ from benchmarks.rolling_restart import Balancer
 from benchmarks.stack import manage, tell
 
 MOST_UNAVAILABLE = 0.05
-"""In percent of the requests that were not hit by a fault."""
+"""Maximum share, in percent, of failed requests among those that no fault has hit."""
 END_SECONDS = 60.0
 _SETTLED_SECONDS = 900.0
 _BATCH_SECONDS = 3600.0
@@ -57,7 +57,7 @@ _OPEN = "SELECT id, status FROM responses_response WHERE ended_at IS NULL"
 class Effect:
     """Faults of a kind: how often, the requests that they hit, and the failed ones among them.
 
-    `seconds` is how long after the end of a fault the last failed request had begun, at most.
+    `seconds` is the longest time from the end of a fault to the start of a request that failed.
     """
 
     kind: str
@@ -69,7 +69,7 @@ class Effect:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Result of the scenario. `failures` counts those of requests that no fault hit, by their text."""
+    """Result of the scenario. `failures` counts the failures of requests that no fault has hit, by their text."""
 
     minutes: float
     load: float
@@ -275,7 +275,7 @@ async def _batch_faults(load: CheckedLoad, balancer: Balancer, lines: int) -> li
     if not lines:
         return []
     headers = {**load.tenants[0].headers}
-    # Forms have a type of their own.
+    # A form is sent with another content type.
     headers.pop("Content-Type")
     async with aiohttp.ClientSession(headers=headers) as http:
         return await LargeBatch(lines=lines, http=http, url=lambda: balancer.choose().url).faults()

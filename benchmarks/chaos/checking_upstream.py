@@ -56,7 +56,7 @@ def _waiting_connections(listener: socket.socket) -> int:
 
 
 class CheckingUpstream(BookkeepingUpstream):
-    """`wrong` are invalid inputs. `fault` is the current way to fail."""
+    """The upstream. `wrong` contains the invalid inputs, `fault` is the current way to fail."""
 
     def __init__(self, *, seed: int) -> None:
         super().__init__(seed=seed)
@@ -202,7 +202,7 @@ def _calls(name: str, options: Sequence[str]) -> list[dict[str, Any]]:
 def faults_of(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the defects of a history: missing or changed messages, and messages of another thread.
 
-    A request that its client has repeated may be in a conversation twice, and an interrupted answer incompletely.
+    A conversation may contain a request twice if its client has repeated it, and parts of interrupted answers.
     """
     faults: list[str] = []
     first, number, answers = "", 0, [""]

@@ -40,7 +40,7 @@ _NETWORK_ERRORS = (aiohttp.ClientError, OSError, TimeoutError)
 
 
 class UnavailableError(Exception):
-    """A request has failed in the end."""
+    """A request has failed in spite of its repetitions."""
 
 
 class WrongAnswerError(Exception):
@@ -257,7 +257,7 @@ class _Events:
 
     @property
     def texts(self) -> list[str]:
-        """Texts of the messages, as their deltas say."""
+        """Texts of the messages, joined from their deltas."""
         return [text for _, text in sorted(self._texts.items())] or [""]
 
     def receive(self, event: dict[str, Any]) -> None:
@@ -559,14 +559,14 @@ SHARES: Mapping[Callable[[CheckedLoad, Tenant], Awaitable[None]], float] = {
     console_page: 2,
     run_code: 0.5,
 }
-"""Relative frequencies."""
+"""The actions with their relative frequencies."""
 
 
 # -- afterwards --------------------------------------------------------------------------------------------------------
 
 
 def _became_known(final: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
-    """Return whether only the usage of a cancelled response was added, which is not known at once."""
+    """Return whether the stored response differs only by the usage, which becomes known after a cancellation."""
     return final["status"] == "cancelled" and final["usage"] is None and {**stored, "usage": None} == final
 
 

@@ -115,7 +115,10 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
 
 
 async def evaluated(plan: Plan, *, directory: Path, log: Callable[[str], None] = lambda _: None) -> list[Figure]:
-    """Run the scenario and return its figures: the database, the mock servers' records and the clients' compared."""
+    """Run the scenario and return its figures.
+
+    They compare the database with the records of the mock servers and of the clients.
+    """
     async with running_chaos(plan, directory=directory, log=log) as scenario:
         return await asyncio.to_thread(_figures, scenario)
 
@@ -225,8 +228,8 @@ def _completed_wrongly(one: Stored, scenario: Scenario) -> Iterator[str]:
 
 def _ledger(scenario: Scenario, stored: Sequence[Stored]) -> Iterator[Figure]:
     # Each turn has one usage record. An interrupted request may have left another one: an estimate if its worker died.
-    # It is unknown whether a worker that died just before its request has sent it, so there is at most one estimate for
-    # each lost attempt. The other records never exceed the number of requests.
+    # If a worker died at about the time of its request, it is unknown whether the request was sent, so there is at most
+    # one estimate for each lost attempt. The other records never exceed the number of requests.
     rows, reported, turns = (
         Counter({(owner, number): count for owner, number, count in _rows(scenario.deployment.admin, query)})
         for query in (_LEDGER, _REPORTED, _TURNS)

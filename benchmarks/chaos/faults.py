@@ -28,7 +28,7 @@ from launcher import processes
 from launcher.address import any_free_port
 
 RECOVERY_SECONDS = 10.0
-"""Requests until so long after the end of a fault count as hit by it."""
+"""A request that begins within this time after the end of a fault counts as hit by it, too."""
 _LEASE_SECONDS = 5
 _STOP_SECONDS = 60.0
 _READY_SECONDS = 600.0
@@ -40,14 +40,14 @@ _WORKS = "the worker claims background responses"
 
 @dataclass(kw_only=True)
 class Window:
-    """The time of a fault, from its begin to its end, in monotonic seconds."""
+    """The time from the start to the end of a fault, in monotonic seconds."""
 
     kind: str
     began: float
     ended: float = float("inf")
 
     def hits(self, began: float, ended: float) -> bool:
-        """Return whether the fault affects a request of this time."""
+        """Return whether the fault affects a request that lasted from `began` to `ended`."""
         return began < self.ended + RECOVERY_SECONDS and ended > self.began
 
 
@@ -178,9 +178,9 @@ class Faults:
         }
 
     async def run(self, *, seconds: float, pause: float, only: Sequence[str] = ()) -> None:
-        """Cause faults for some seconds, each kind equally often, in random order, or `only` some kinds.
+        """Cause faults for some seconds. All kinds, or the kinds in `only`, are equally frequent and in random order.
 
-        Between the recovery of one and the next are `pause` seconds on average.
+        The time from the recovery after a fault to the next fault is `pause` seconds on average.
         """
         end, kinds, waiting = time.monotonic() + seconds, only or list(self.kinds), list[str]()
         while True:

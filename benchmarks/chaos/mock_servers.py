@@ -19,7 +19,7 @@ from aiohttp import web
 Body = dict[str, Any]
 LABEL = "box"
 STEPS = ((0,), (1, 2), (3,))
-"""The steps (tool calls) of each turn; those of one turn run in parallel."""
+"""The steps (tool calls) of each turn; the steps of one turn run in parallel."""
 CALLS = sum(map(len, STEPS))
 WRITE = "write"
 _REPEATABLE = {"look": {"readOnlyHint": True}, "put": {"readOnlyHint": False, "idempotentHint": True}}
@@ -62,7 +62,7 @@ class MockServers:
     """Both servers on one port.
 
     `arrivals` has the times of each tool call by run and step, `asked` the number of requests by run and turn, `wrong`
-    the invalid inputs. While `flowing` is not set, nothing is answered.
+    the invalid inputs. While `flowing` is not set, no request is answered.
     """
 
     def __init__(self) -> None:

@@ -167,7 +167,7 @@ def _timed(port: int, admin: str, cookies: Mapping[str, str], wanted: Mapping[st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of a page, in milliseconds of the slowest of the warm requests, or of the fastest."""
+    """Limits of a page. `most_ms` applies to the slowest warm request, or with `by_fastest` to the fastest."""
 
     most_ms: float = MOST_MS
     by_fastest: bool = False

@@ -1,8 +1,9 @@
 """Test data: millions of responses of forty teams over ninety days, written by set-based SQL.
 
-Everything follows the number of a response, so that tables are filled side by side: its row, two items on each side,
-their places, a turn, a row of the ledger, tool calls of some, conversations of some. Indexes of constraints exist from
-the start, other indexes are created at the end. Foreign keys are correct but not checked.
+All values of a response are computed from its number, so the tables can be filled independently and at the same time.
+Each response has a row, two items on each side with their places, a turn and a row of the ledger. Some responses have
+tool calls or a conversation. Indexes of constraints exist from the start, other indexes are created at the end. Foreign
+keys are correct but not checked.
 """
 
 import json
