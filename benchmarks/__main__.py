@@ -1,4 +1,4 @@
-"""The command line: `python -m benchmarks [background|chaos|admin|requests|…] …`; see README.md here."""
+"""The command line: `python -m benchmarks [background|chaos|admin|requests|…] …`; see benchmarks/README.md."""
 
 import os
 import sys

@@ -1,8 +1,8 @@
 """Batches of full size: `python -m benchmarks batches [--check] [--lines N] [--megabytes N]`.
 
-One batch is completed, one is cancelled and one expires after half of its lines have ended. Every line of the result
-files is compared with the input: it must be in exactly one of them, once, with its own instructions or the right error.
-The memory is the worker's, and the time to finalize is measured from the end of the last line to the end of the batch.
+One batch is completed, one is cancelled and one expires after half of its lines have ended. Every line of the input
+must be in exactly one of the result files, once, with its own instructions or the right error. The measured memory is
+the worker's. The time to finalize is measured from the end of the last line to the end of the batch.
 """
 
 import http.client
@@ -25,9 +25,9 @@ from benchmarks.stack import Stack, ask, running, tell
 
 ENDINGS = ("completed", "cancelled", "expired")
 MOST_MB = 500.0
-# Per 10,000 lines of 4 KB: linear in the number of lines.
+# Limit for 10,000 lines of 4 KB. The time is linear in the number of lines.
 MOST_FINALIZING_SECONDS = 15.0
-# A response without its instructions.
+# Approximate size of a response without its instructions.
 ANSWER_BYTES = 1500
 POLL_SECONDS = 0.5
 BOUNDARY = "batch-of-the-benchmark"

@@ -153,7 +153,7 @@ def _uv() -> str:
 
 
 def _interpreter(package: Package) -> str:
-    """Return an interpreter of the version that the lock was made for. Those of pyenv are not all in PATH."""
+    """Return an interpreter of the version that the lock was made for. Interpreters of pyenv may be missing in PATH."""
     if sys.version_info[:2] == tuple(map(int, package.python.split("."))):
         return sys.executable
     name = f"python{package.python}"
@@ -200,7 +200,7 @@ def started(package: Package, servers: Servers, *, upstream: str) -> Iterator[Co
 
 @contextmanager
 def contenders(directory: Path) -> Iterator[tuple[Stack, list[Contender], list[str]]]:
-    """Run all servers; yield the stack of the platform, the contenders, and why others are missing."""
+    """Run all servers; yield the stack of the platform, the contenders, and the reasons why others are missing."""
     with ExitStack() as undo:
         servers, stack = undo.enter_context(running_stack(directory=directory))
         found = [Contender(target=target, model=BURST) for target in (stack.proxy, stack.platform)]

@@ -19,7 +19,7 @@ from benchmarks.stack import Client, running, tell
 
 LIMIT = 3.0
 SMALL, LARGE = 10, 10_000
-# Requests add items, so there are several small conversations, which stay small that way.
+# Requests add items, so they are spread over several small conversations, each of which stays small.
 SMALL_ONES = 40
 QUESTIONS = 4
 AT_ONCE = 20
@@ -60,7 +60,7 @@ def items(count: int) -> Iterator[dict[str, Any]]:
 
 
 def made(client: Client, count: int, *, compacts: bool = True) -> str:
-    """Create a conversation with a number of items, perhaps with a compaction item, and return its id."""
+    """Create a conversation with a number of items, and with a compaction item if `compacts`. Return its id."""
     conversation = str(client.ask("POST", "/conversations", {})[0]["id"])
     rest = items(count)
     while some := list(itertools.islice(rest, AT_ONCE)):

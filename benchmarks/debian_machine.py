@@ -1,4 +1,4 @@
-"""A Debian of its own on this machine: an empty root in which systemd runs as the first process, and a shell in it.
+"""A separate Debian on this machine: systemd runs as the first process in an empty root, with a shell to type commands.
 
 It has its own processes, mounts and host name. It shares the kernel and the network with this machine, because packages
 come from there: the ports that its servers use must be free. Needs root, mmdebstrap and unshare.
@@ -24,7 +24,7 @@ _MIRROR = "http://deb.debian.org/debian"
 # Units that would change the kernel or the terminals of this machine.
 _MASKED = ("systemd-sysctl.service", "systemd-modules-load.service", "console-getty.service", "getty@tty1.service")
 _FILES = ("resolv.conf", "hosts")
-# Beyond an empty environment: how this machine reaches package indexes.
+# The only variables that the Debian gets from this environment. They describe how to reach package indexes.
 _PASSED = ("PIP_", "UV_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 _BOOT = """
 set -e
@@ -56,7 +56,7 @@ class Failed(Exception):
 
 
 class Shell:
-    """A root shell on a terminal in the machine. Variables and the directory remain from one text to the next."""
+    """A root shell on a terminal in the machine. Variables and the current directory are kept between texts."""
 
     def __init__(self, pid: int, *, environment: Mapping[str, str]) -> None:
         self._terminal, other = pty.openpty()
@@ -133,7 +133,7 @@ def running_machine(*, suite: str, hosts: Mapping[str, str]) -> Iterator["tuple[
     memory = Path("/dev/shm")
     directory = Path(tempfile.mkdtemp(prefix="machine-", dir=memory if memory.is_dir() else None))
     root = directory / "root"
-    # So that the machine ends with this process also when it is terminated.
+    # The machine must end with this process, even if the process receives SIGTERM.
     previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     boot: subprocess.Popen[bytes] | None = None
     try:
@@ -182,7 +182,7 @@ def running_machine(*, suite: str, hosts: Mapping[str, str]) -> Iterator["tuple[
 
 
 def _first_process(boot: "subprocess.Popen[bytes]") -> int:
-    """Return the id that systemd has outside, when it has replaced the script that mounts its root."""
+    """Return the process id of systemd outside of the machine, once it has replaced the script that mounts its root."""
     end = time.monotonic() + 30
     while time.monotonic() < end and boot.poll() is None:
         children = _children(boot)

@@ -2,9 +2,9 @@
 
 From an empty Debian to a deployment with TLS, metrics, an alert that fires when the upstream stops, backups, an upgrade
 and the ways back: every block of docs/howto/deploy.md (systemd) and docs/howto/upgrade.md is typed in its order, in one
-root shell. Only the values that the pages call the reader's are others: the repository, and the model server, which is
-the demo upstream. There is no public certificate authority, so Caddy issues the certificate. The next version is made
-here: the same with another number and a migration more.
+root shell. Only values that the pages leave to the reader are replaced: the repository, and the model server, which is
+the demo upstream. There is no public certificate authority, so Caddy issues the certificate. The next version is
+created here: it has another version number and one additional migration.
 """
 
 import argparse
@@ -205,7 +205,7 @@ def _wait(condition: Callable[[], bool], name: str, *, seconds: float = 180) -> 
 
 
 def _wait_for_alert(reader: Reader, state: str) -> float:
-    """Wait until the alert of a stopped upstream is in a state in Prometheus and Alertmanager; "" is none."""
+    """Wait until the alert of a stopped upstream has this state in Prometheus and Alertmanager; "" means no alert."""
 
     def is_reached() -> bool:
         if state:

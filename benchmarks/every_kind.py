@@ -1,6 +1,7 @@
 """Calls of every kind under one hard budget, for `limit-races`: chats, images, audio, embeddings and the others.
 
-The upstream bills the most that each request allows. Its own bills, at the list prices, must stay within the budget.
+The upstream bills the most that each request allows. The sum of its bills, at the list prices, must stay within the
+budget.
 """
 
 import asyncio
@@ -16,12 +17,14 @@ import aiohttp
 import django_stubs_ext
 import psycopg
 
-# The fields of models are generic in the source, as in the settings, which benchmarks do not load.
+# Classes of model fields have type parameters in the source, which need this patch. Benchmarks do not load the
+# settings, which apply it otherwise.
 django_stubs_ext.monkeypatch()
 
 from tests.support.maximum_bills import PNG, Bill, Call, random_call  # noqa: E402 - see above
 
 CLIENTS = 12
+# Adds the model of a run, with declared maxima and all prices.
 _PREPARE = """
 from tenants import scope, services
 from tenants.models import Model
@@ -31,16 +34,16 @@ with scope.every_team():
     Model.objects.filter(name="{model}").update(inline_images=False, **DECLARED)
     services.set_prices(Model.objects.get(name="{model}"), PRICES)
 """
-# Adds the model of a run, with declared maxima and all prices.
 _ANSWER_SECONDS = 150.0
 _RELEASE_SECONDS = 240.0
-# Served, or refused for the budget, or while the limits are unknown; Messages says 529.
+# Statuses of calls that were served, refused for the budget, or refused while the limits are unknown; the Messages API
+# uses 529 for this.
 _EXPECTED = {200, 429, 503, 529}
 
 
 @dataclass(kw_only=True)
 class Kinds:
-    """The budget of one run, the bills of its upstream, and what its calls were answered."""
+    """The budget of one run, the bills of its upstream, and the answers to its calls."""
 
     seed: int
     budget: Decimal
@@ -59,7 +62,7 @@ class Kinds:
         return sum((bill.cost for bill in self.billed), Decimal(0))
 
     def summary(self) -> dict[str, Any]:
-        """Return what happened, for the report."""
+        """Return the figures for the report."""
         return {
             "every kind": f"${self.cost:.4f} of ${self.budget}, {len(self.billed)} bills",
             "answers of every kind": dict(self.answers),
@@ -125,7 +128,7 @@ KINDS: Sequence[Callable[[random.Random, str], Call]] = (
 
 
 async def _send(session: aiohttp.ClientSession, call: Call, kinds: Kinds) -> bool:
-    """Send a call and return if it was served."""
+    """Send a call and return whether it was served."""
     sent: dict[str, Any] = {"json": call.body}
     if call.files:
         form = aiohttp.FormData({name: str(value) for name, value in call.body.items()})
@@ -169,7 +172,7 @@ async def send_every_kind(kinds: Kinds, url: str, key: str, *, until: float) -> 
 async def reservations_left(admin: str, sweep: Callable[[], object]) -> int:
     """Wait until the calls of killed processes are settled, and return the number of reservations that are left.
 
-    `sweep` does what the scheduler starts every few seconds, because these races have none.
+    `sweep` does the work of the scheduler's periodic task, because no scheduler runs during these races.
     """
     until = time.monotonic() + _RELEASE_SECONDS
     async with await psycopg.AsyncConnection.connect(admin, autocommit=True) as connection:

@@ -1,7 +1,7 @@
 """`python -m benchmarks coverage`: the lines of the product that tests execute.
 
-Those of web and worker processes count as well. Runs a suite, or tests that are named, prints the share of executed
-lines, and writes the record with which `python3 manage.py test --changed` chooses tests.
+Lines that web and worker processes execute are included. The command runs a suite or the named tests, prints the share
+of executed lines, and writes the record from which `python3 manage.py test --changed` chooses tests.
 """
 
 import os

@@ -1,9 +1,9 @@
 """`python -m benchmarks fairness`: the effect on quiet teams when another team sends a hundred times their load.
 
 All teams use the same web processes and workers, and an upstream with a fixed delay. The quiet teams request JSON,
-streams and background runs at random times, in turn alone and beside the loud team, which sends the same kinds at a
-hundred times the rate of each of them. Clients and upstream have a higher priority, if the system permits it, because
-they run on other machines in production.
+streams and background runs at random times, alternately alone and beside the loud team. The loud team sends the same
+kinds of requests at a hundred times the rate of each quiet team. Clients and upstream have a higher priority, if the
+system permits it, because they run on other machines in production.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ ENVIRONMENT = {"EGRESS_ALLOW": "127.0.0.1", "WEBHOOK_CONCURRENCY": "200"}
 JSON, FIRST_TEXT, STREAM = "JSON response", "stream, first text", "stream"
 STARTED, BACKGROUND, WEBHOOK = "background, in_progress", "background run", "webhook"
 JUDGED = (JSON, FIRST_TEXT, STREAM, BACKGROUND, WEBHOOK)
-"""With the upstream's delay, as clients notice it. `STARTED` has none, and is only reported."""
+"""Kinds with a limit. Their latency includes the upstream's delay, as for clients. `STARTED` is only reported."""
 
 Times = Mapping[str, "array[float]"]
 
@@ -316,7 +316,7 @@ class Benchmark:
 
 
 def drain(admin: str) -> None:
-    """Cancel what is still queued, and wait until the workers have nothing left to do."""
+    """Cancel queued runs, and wait until the workers have nothing left to do."""
     running = "SELECT 1 FROM responses_response WHERE ended_at IS NULL LIMIT 1"
     cancel = "UPDATE responses_response SET status = 'cancelled', ended_at = now() WHERE status = 'queued'"
     with psycopg.connect(admin, autocommit=True) as database:

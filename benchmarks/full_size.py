@@ -1,4 +1,4 @@
-"""Checks that the tests run with a seeded sample, run with all their cases: `python -m benchmarks requests|races|…`."""
+"""Tests that otherwise run a seeded sample of their cases, with all cases: `python -m benchmarks requests|races|…`."""
 
 import os
 import subprocess
@@ -39,7 +39,7 @@ def main(name: str, arguments: Sequence[str], *, directory: Path) -> int:
     parser = ArgumentParser(prog=f"python -m benchmarks {name}")
     parser.add_argument("--seed", type=int, default=1, help="seed of the generated cases (default %(default)s)")
     options = parser.parse_args(arguments)
-    # Limits of single tests are those of the sample.
+    # The time limits of the tests are for the sample, so a longer one replaces them.
     command = [sys.executable, "-m", "pytest", "-m", "slow", "--durations=5", "-o", "timeout=3600", *CHECKS[name]]
     environment = {**os.environ, "TEST_SIZE": "full", "TEST_SEED": str(options.seed)}
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode

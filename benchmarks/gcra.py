@@ -1,9 +1,10 @@
 """`python -m benchmarks gcra`: random sequences of requests, decided by our script and by the GCRA of throttled-py.
 
-Both run in one Valkey at the same times: ours takes the time as an argument, and the script of throttled-py runs with a
-`redis` that answers TIME with it. Where they differ, exact arithmetic decides: throttled-py keeps times as floating
-point numbers, so that it may err where a request comes within a microsecond of the moment from which it is allowed. The
-exit code is 1 if ours ever differs from the exact result, or throttled-py from ours for another reason.
+Both run in one Valkey and see the same times: our script takes the time as an argument, and the script of throttled-py
+runs with a `redis` object that answers TIME with it. Where they differ, exact arithmetic decides: throttled-py stores
+times as floating point numbers, so it may be wrong about a request within a microsecond of the time from which it is
+allowed. The exit code is 1 if our script ever differs from the exact result, or if throttled-py differs from our script
+for another reason.
 """
 
 import random
@@ -25,7 +26,7 @@ from throttled.rate_limiter.gcra import RedisLimitAtomicActionSpec
 from benchmarks.stack import running_servers
 
 OURS = (Path(__file__).parent.parent / "platform" / "limits" / "script.lua").read_text()
-# Its keys expire in real time, while the times of the sequences pass at once.
+# The keys of throttled-py expire in real time, whereas the times of the sequences pass at once.
 THEIRS = f"""
     local real, at = redis, {{ARGV[4], ARGV[5]}}
     local redis = {{call = function(name, ...)
@@ -37,7 +38,7 @@ THEIRS = f"""
 """
 MINUTE = 60_000_000
 _BATCH = 200
-# In microseconds: ours are rounded up to whole ones, and theirs are printed with 14 digits.
+# In microseconds: our times are rounded up to whole microseconds, and those of throttled-py are printed with 14 digits.
 _TOLERANCE = 3
 
 
@@ -51,7 +52,7 @@ class Answer:
     wait: float
 
     def is_like(self, other: "Answer") -> bool:
-        """Return whether both are equal, but for rounding of the times."""
+        """Return whether both answers are equal except for the rounding of times."""
         return (self.allowed, self.remaining) == (other.allowed, other.remaining) and max(
             abs(self.reset - other.reset), abs(self.wait - other.wait)
         ) <= _TOLERANCE
@@ -83,8 +84,8 @@ class Agreement:
     sequences: int = 0
     requests: int = 0
     refused: int = 0
-    # Answers of throttled-py that differ, each within a microsecond of the exact boundary; and those among them that
-    # allow what should be refused, or the other way round.
+    # `rounded` counts the answers of throttled-py that differ within a microsecond of the exact boundary. `reversed`
+    # counts those of them that allow a request that should be refused, or refuse one that should be allowed.
     rounded: int = 0
     reversed: int = 0
     wrong: list[str] = field(default_factory=list)

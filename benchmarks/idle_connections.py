@@ -82,7 +82,7 @@ def _received(peer: socket.socket) -> bytes:
 
 
 def closed(peers: Sequence[socket.socket]) -> int:
-    """Return how many connections the server has closed, or sent something to."""
+    """Return the number of connections that the server has closed or sent data to."""
     poll = select.poll()
     for peer in peers:
         poll.register(peer, select.POLLIN)

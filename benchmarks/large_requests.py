@@ -140,7 +140,7 @@ async def _beside(platform: Target, streams: int, sent: Sequence[tuple[str, byte
 
 
 def _send(platform: Target, path: str, raw: bytes) -> None:
-    # A thread: sending the body must not delay the streams that this process reads.
+    # Called in a thread, because sending the body must not delay the streams that this process reads.
     connection = http.client.HTTPConnection(urlsplit(platform.url).netloc, timeout=60)
     headers = {"Content-Type": "application/json", **platform.headers}
     connection.request("POST", f"/v1{path}", body=raw, headers=headers)

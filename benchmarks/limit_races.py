@@ -55,7 +55,7 @@ from responses import tasks
 tasks.sweep_dead_runs()
 tasks.sweep_limits()
 """
-# Of the first requests of calls; their connections are closed without an answer.
+# Share of the first requests of calls whose connection is closed without an answer.
 _BROKEN = 0.03
 _WORD = "word "
 _LONGEST_PAUSE = 0.3
@@ -137,7 +137,7 @@ class Run:
             self.violations.append(f"cost {self.cost / DOLLAR:.10f}, the budget is {self.budget / DOLLAR:.10f}")
 
     def summary(self) -> dict[str, Any]:
-        """Return what happened, for the report."""
+        """Return the figures for the report."""
         return {
             "seed": self.seed,
             "concurrent": f"{self.most_active} of {self.concurrent}",
@@ -155,7 +155,7 @@ class Run:
 
 
 class Upstream:
-    """A chat-completions server that keeps `max_completion_tokens` and counts what it serves for the present run."""
+    """A chat-completions server that respects `max_completion_tokens` and counts what it serves for the current run."""
 
     def __init__(self) -> None:
         self.run: Run | None = None
@@ -321,7 +321,7 @@ async def _disturb(run: Run, *, web_pid: int, redis_url: str, until: float) -> N
 
 
 async def _first_request(run: Run, session: aiohttp.ClientSession) -> None:
-    """The largest request that fits into the limits must be served."""
+    """Send the largest request that fits into the limits, and record a violation if it is refused."""
     words = _WORD * 8
     body = {"model": MODEL, "input": words, "max_output_tokens": min(run.tokens_per_minute - 10, 400)}
     until = time.monotonic() + _START_SECONDS

@@ -2,8 +2,9 @@
 
 Two keys send the same requests to one web process in turns: one without limits, one with every limit and a hard budget.
 The limits are high enough to refuse nothing. The CPU is that of the web process; Redis counts the commands. Under load,
-the settlements of ended requests travel with the reservations of new ones. A single client shows the calls of a request
-whose neighbours share none: the reservation, which it waits for, and the settlement, which it does not.
+the settlements of ended requests share round trips with the reservations of new requests. With a single client nothing
+is shared: each request makes one call for its reservation, for which it waits, and one for its settlement, for which it
+does not wait.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from benchmarks.stack import Servers, manage, running_servers
 CONCURRENT = 16
 MOST_MILLISECONDS = 0.5
 MOST_ROUND_TRIPS = 1.0
-# A single client: the reservation, for which the request waits, and the settlement.
+# With a single client: one round trip for the reservation, for which the request waits, and one for the settlement.
 MOST_ALONE = 2.0
 LIMITS = (
     *("--requests-per-minute", "1000000", "--requests-per-day", "10000000", "--tokens-per-minute", "100000000"),

@@ -39,7 +39,7 @@ class Row:
 
     @property
     def more(self) -> float:
-        """Milliseconds that the stored history costs over the other."""
+        """Additional milliseconds of the stored history."""
         return self.stored.wall - self.inline.wall
 
 
@@ -54,7 +54,7 @@ def measured(platform: Target, *, turns: int, count: int, samples: int) -> Itera
     turn = [QUESTION, {"role": "assistant", "content": MOCK_ANSWER_OF_FOUR_TOKENS}]
     yield _row(platform, f"a chain of {turns:,} turns", last, [*turn * turns, QUESTION], samples)
     tell(f"making a conversation of {count:,} items")
-    # The first connection has been idle for too long.
+    # A new client, because the connection of the first one has been idle for too long by now.
     conversation = {"conversation": made(Client(platform), count, compacts=False)}
     yield _row(platform, f"a conversation of {count:,} items", conversation, [*items(count), QUESTION], samples)
 

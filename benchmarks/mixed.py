@@ -52,7 +52,8 @@ TOOLS = [
 # A few teams send most of the requests.
 ZIPF_EXPONENT = 1.1
 LONGEST_CHAIN = 50
-# In turns. The contexts of models end as well; without an end, the cost of a request would rise for the whole hour.
+# In turns. The contexts of models have a limit as well; without one, the cost of a request would rise for the whole
+# hour.
 LONGEST_CONVERSATION = 200
 CAPACITY_USERS = 200
 # A slow machine may finish no action in a short time, which would be no rate at all.
@@ -84,7 +85,7 @@ class Team:
 
 
 class RefusedError(Exception):
-    """A request got another answer than 200 and was counted."""
+    """A request got another status than 200. It has already been counted."""
 
 
 class Load:
@@ -118,7 +119,7 @@ class Load:
         self.done[action.__name__] += 1
 
     def chance(self, share: float) -> bool:
-        """Return True with a probability."""
+        """Return True with the given probability."""
         return self._random.random() < share
 
     async def send(self, team: Team, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -268,17 +269,17 @@ ACTIONS: Mapping[Callable[[Load, Team], Awaitable[None]], float] = {
     retrieve: 9,
     list_items: 4,
 }
-"""With their shares, in percent."""
+"""The actions with their shares in percent."""
 
 
 # -- running it --------------------------------------------------------------------------------------------------------
 
 
 async def capacity(load: Load, *, seconds: float) -> float:
-    """Return how many actions per second a fixed number of clients get done, each one after the other.
+    """Return the number of actions per second that a fixed number of clients complete, each one after the other.
 
-    Counted in the second half, in which the chains and conversations of the large teams are long already. It lasts
-    until `LEAST_ACTIONS` are done, however slow the machine is. Raises LaunchError if none is done in two minutes.
+    Only the second half of the time counts, because the chains and conversations of the large teams are long by then.
+    It is extended until `LEAST_ACTIONS` are done on a slow machine. Raises LaunchError if none is done in two minutes.
     """
     is_over = False
 
@@ -304,9 +305,9 @@ async def capacity(load: Load, *, seconds: float) -> float:
 
 
 async def arrivals(load: Load, *, rate: float, seconds: float, seed: int, least: int = 0) -> int:
-    """Start actions at random times, a rate per second on average, for some seconds and at least some number of times.
+    """Start actions at random times for some seconds, on average `rate` per second, but at least `least` actions.
 
-    Return how many were started.
+    Return the number of started actions.
     """
     chance, running, count = random.Random(seed), set[asyncio.Task[None]](), 0
     due, end = time.monotonic(), time.monotonic() + seconds
@@ -329,8 +330,9 @@ async def arrivals(load: Load, *, rate: float, seconds: float, seed: int, least:
 class Memory(threading.Thread):
     """Samples the memory of processes, in MiB. A process that is replaced counts as another one.
 
-    Counted is anonymous memory (the heap, and what a fork inherited of it). Private memory would grow without any
-    allocation: when a write copies an inherited page, and when a process is the first to touch a shared buffer.
+    Only anonymous memory is counted (the heap, and the part of it that a fork inherited). Private memory would also
+    grow without any allocation: when a write copies an inherited page, and when a process is the first to touch a
+    shared buffer.
     """
 
     def __init__(self, roots: Mapping[str, int], *, interval: float = SAMPLE_SECONDS) -> None:
@@ -373,7 +375,7 @@ def anonymous_memory(pid: int) -> float:
 
 
 class Probe:
-    """A client in a process of its own, which sends a request at a time on new connections.
+    """A client in a process of its own, which sends one request at a time, each on a new connection.
 
     The clients of the load share an event loop that is busy itself, so they notice answers late.
     """
@@ -383,7 +385,7 @@ class Probe:
         self._pipe, other = context.Pipe()
         self._process = context.Process(target=_probe, args=(other, url, team.headers), daemon=True)
         self.answers: Sequence[tuple[int, float]] = ()
-        """Their status, and the milliseconds from connecting until it was received."""
+        """Status of each answer, and the milliseconds from connecting until the status was received."""
 
     def __enter__(self) -> Self:
         self._process.start()
@@ -456,9 +458,12 @@ class Outcome:
 
 
 def p99_thirds(intervals: Sequence[tuple[int, float]]) -> tuple[Sequence[float], Sequence[float]]:
-    """Return the p99 of the first and of the last third after the warm-up, from the requests and p99 of intervals."""
+    """Return the p99 of the first and of the last third of the intervals after the warm-up.
+
+    Each interval consists of its number of requests and its p99.
+    """
     later = intervals[int(len(intervals) * WARM_UP) :]
-    # The last interval may have only the actions that were still unfinished.
+    # The last interval may contain only actions that were still unfinished.
     least = max((requests for requests, _ in later), default=0) / 2
     times = [p99 for requests, p99 in later if requests > least]
     third = len(times) // 3

@@ -1,9 +1,9 @@
-"""`python -m benchmarks mutations`: faults that are put into the product one at a time, and whether tests find them.
+"""`python -m benchmarks mutations`: puts faults into the product one at a time, and checks that tests find them.
 
 Each fault is small: a negated condition, a write that does not happen, a query without its team, a limit that is off by
-one. A seed chooses them among the lines that tests execute, as many of each kind. The tests that executed the line run
-in a copy of the checkout; where those of CI find nothing, those that run at night are tried. A test that fails without
-the fault as well finds nothing. Needs the record of `python -m benchmarks coverage --suite both`.
+one. A seed chooses them among the lines that tests execute, with equal numbers of each kind. The tests that executed
+the line run in a copy of the checkout. If the tests of CI do not find the fault, the nightly tests are tried. A test
+that also fails without the fault does not count. Needs the record of `python -m benchmarks coverage --suite both`.
 """
 
 import ast
@@ -32,7 +32,7 @@ _OTHER_BOUND = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
 # Separate programs, whose tests start them as in production, without a record of lines.
 _OTHER_PROGRAMS = ("platform/launcher/", "platform/sandbox/", "platform/demo_upstream/", "platform/guide/")
 _SECONDS = 900
-# Hundreds of test files execute a line that many requests use. Those that execute the fewest lines of all run first.
+# Hundreds of test files execute a line that many requests use. Files that execute few lines in total run first.
 _MOST_FILES = 40
 _IN_CI = "not nightly and not combination"
 _AT_NIGHT = "nightly or combination"
@@ -56,7 +56,7 @@ class Fault:
 
 
 def main(arguments: Sequence[str], *, directory: Path) -> int:
-    """Try the faults and return 1 if only tests of the night find one of them."""
+    """Try the faults and return 1 if a fault was found by nightly tests only."""
     parser = ArgumentParser(prog="python -m benchmarks mutations")
     parser.add_argument("--count", type=int, default=60, help="faults (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="(default %(default)s)")
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
 
 
 def chosen(executed: dict[str, dict[int, set[str]]], *, count: int, seed: int) -> list[Fault]:
-    """Return faults in lines that are executed, as many of each kind, in a random order."""
+    """Return faults in lines that tests execute, in a random order and with equal numbers of each kind."""
     kinds: dict[str, list[Fault]] = {}
     for module, lines in sorted(executed.items()):
         for fault in faults_of(module, (ROOT / module).read_text()):

@@ -54,7 +54,7 @@ LOADS = (
 
 
 def compared(revision: str, *, rounds: int, seconds: float, directory: Path) -> bool:
-    """Measure and print both versions. Return whether every figure is within the spread of the old one to itself."""
+    """Measure and print both versions. Return whether each figure is within the spread of the old version."""
     directory.mkdir(parents=True)
     with ExitStack() as undo:
         old = undo.enter_context(checked_out(revision, directory / "checkout"))
@@ -104,7 +104,7 @@ def _is_within(load: Load, figures: Mapping[tuple[str, str], Sequence[tuple[floa
 
 
 def main(arguments: Sequence[str], *, directory: Path) -> int:
-    """Compare the versions and return 1 if the new one differs by more than the old one from itself."""
+    """Compare the versions and return 1 if a difference exceeds the one between two measurements of the old version."""
     parser = ArgumentParser(prog="python -m benchmarks regression", description=__doc__)
     parser.add_argument("--against", required=True, help="commit or tag of the older version")
     parser.add_argument("--rounds", type=int, default=12, help="(default %(default)s)")

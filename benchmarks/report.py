@@ -14,7 +14,7 @@ Results = Mapping[tuple[str, str], Measurement]
 
 @dataclass(frozen=True, kw_only=True)
 class Floor:
-    """A figure with its upper limit. None means that it could not be measured, which counts as exceeded."""
+    """A figure with its upper limit. The figure is None if it could not be measured, which counts as exceeded."""
 
     name: str
     figure: float | None
@@ -126,7 +126,7 @@ def _lines(results: Results, counts: Sequence[Count], floors: Sequence[Floor], p
     yield "event, delta: time to the first event and the first text delta; CPU: of the server's processes per request;"
     yield "DB, SQL, rows: PostgreSQL's CPU, statements and rows per request; * = other work used the machine meanwhile."
     yield f"The proxy is {proxy_parts}."
-    # Times that only some cells have.
+    # Only some cells have these times.
     for (cell, target), measured in results.items():
         if (age := measured.delta_age_ms) and age.count:
             yield f"{cell}, {target}: a delta's way from the mock: {_spread(age)}"

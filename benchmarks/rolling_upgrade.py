@@ -1,8 +1,9 @@
 """`python -m benchmarks rolling-upgrade --from REVISION`: two versions serve one database, as during an upgrade.
 
-An older revision prepares the database and starts; this checkout migrates it and starts beside it. What the web process
-of one version stores, that of the other reads, continues, follows, cancels and deletes; the workers are first of both
-versions, then only of the old one, then only of the new one. Every difference is printed.
+An older revision prepares the database and starts; this checkout migrates it and starts beside it. Objects that are
+stored through the web process of one version are read, continued, followed, cancelled and deleted through the web
+process of the other. At first workers of both versions run, then only workers of the old one, then only workers of the
+new one. Every difference is printed.
 """
 
 import json
@@ -29,7 +30,7 @@ _LINES = 3
 
 
 def differences(writer: OpenAI, reader: OpenAI) -> Iterator[str]:
-    """Yield how what one version stores is treated differently by the other."""
+    """Yield the differences in how the reader treats objects that the writer has stored."""
     stored = writer.responses.create(model=_QUICK, input="Hi")
     # A newer version may have further fields, which are null.
     own, others = (client.responses.retrieve(stored.id).to_dict() for client in (writer, reader))

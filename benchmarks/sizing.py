@@ -1,7 +1,7 @@
 """`python -m benchmarks sizing`: unit costs of the sizing model, and the model checked against two loads.
 
-The model adds up: a request costs its creation, an event of a paced stream its wake-up. What it predicts for two loads
-of different size is compared with what they take. The sizing page is made from these figures.
+The model adds up: a request costs its creation, an event of a paced stream its wake-up. Its predictions for two loads
+of different size are compared with measurements. The sizing page is made from these figures.
 """
 
 import math
@@ -25,7 +25,8 @@ PACED = "mock-d50-f200"  # 64 tokens in 3.35 seconds
 PACED_STREAMS = 80
 CHECKED_STREAMS = (40, 160)
 CHAIN_TURNS = 20
-# Events get cheaper as more of them share a wake-up: four times the load takes less than four times the CPU.
+# Not exact, as events get cheaper when more of them share a wake-up: four times the load takes less than four times the
+# CPU.
 MOST_ERROR = 0.4
 # Above this, waiting for a free core makes latency grow faster than the load.
 UTILISATION = 0.6
@@ -55,18 +56,18 @@ class Costs(BaseModel):
     connections_worker: int
 
     def web_ms(self, *, json: float = 0, streams: float = 0, events: float = 0, background: float = 0) -> float:
-        """Return the milliseconds of CPU that rates per second of each kind take on web, every second."""
+        """Return the milliseconds of CPU per second that the web process needs for these rates per second."""
         requests = self.json_ms * json + self.stream_ms * streams + self.background_web_ms * background
         return requests + self.event_ms * events
 
     def database_ms(self, *, json: float = 0, streams: float = 0, background: float = 0) -> float:
-        """Return the milliseconds of CPU that rates per second of each kind take in PostgreSQL, every second."""
+        """Return the milliseconds of CPU per second that PostgreSQL needs for these rates per second."""
         stored = self.database_json_ms * json + self.database_stream_ms * streams
         return stored + self.database_background_ms * background
 
 
 class Check(BaseModel):
-    """The cores that the model predicts for a load, and those that it took."""
+    """The number of cores that the model predicts for a load, and the number that was measured."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -260,7 +261,7 @@ def example(content: Mapping[str, Any]) -> str:
 
 
 def accuracy(content: Mapping[str, Any]) -> str:
-    """Return how well the model predicts two loads."""
+    """Return a table of predicted and measured cores for two loads."""
     rows = []
     for each in map(Check.model_validate, content["checks"]):
         figures = map(published.number, (each.per_second, each.predicted, each.measured))

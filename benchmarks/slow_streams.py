@@ -1,8 +1,8 @@
 """`python -m benchmarks slow-streams`: many streams at one event per second, and the cost of each stream.
 
 Every token carries the time at which the mock sent it, so that the lateness of each delta at the client is measured.
-The number of streams follows the speed of the machine: as many as the pass-through serves streams of 64 tokens per
-second on two web processes, and 12 % of that on one.
+The number of streams follows the speed of the machine. With two web processes it is the number of streams of 64 tokens
+that the pass-through serves per second; with one web process it is 12 % of that number.
 """
 
 import time
@@ -29,7 +29,7 @@ SETTLE_SECONDS = 3.0
 # Opening streams costs more than keeping them: at most this many per second and process.
 OPENED_PER_SECOND = 60
 FEW = 20
-# Of the window, at its begin and at its end, in which CPU does not count.
+# Share of the window at its start, and again at its end, during which no CPU is measured.
 MARGIN = 0.1
 
 
@@ -71,7 +71,8 @@ def measured(platform: Target, *, streams: int, processes: int, seconds: float =
     _stream(platform, streams=FEW, ramp=0.2, window=1.0)  # imports and connections are not part of a stream's memory
     ramp = max(2.0, streams / (OPENED_PER_SECOND * processes))
     before = proportional_mb(platform.pid)
-    # Sampled in this thread, so that neither outlives the other: an error of the load ends the waits.
+    # Measured in this thread while the load runs in the other: an error of the load ends the waits, and both end
+    # together.
     with ThreadPoolExecutor(1) as pool:
         load = pool.submit(_stream, platform, streams=streams, ramp=ramp, window=seconds)
         wait([load], timeout=ramp + SETTLE_SECONDS + seconds * MARGIN)

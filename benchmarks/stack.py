@@ -246,9 +246,9 @@ def running_stack(
     proxy_python: str = sys.executable,
     **environment: str,
 ) -> Iterator[tuple[Servers, Stack]]:
-    """Run the stack in a new directory, with the servers, so that more can be started beside it.
+    """Run the stack in a new directory, and yield it with its servers, so that more processes can be started.
 
-    `environment` is that of the platform's processes besides the usual variables.
+    `environment` is added to the usual variables of the platform's processes.
     """
     with running_servers(directory) as servers:
         servers.environment |= environment

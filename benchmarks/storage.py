@@ -61,9 +61,10 @@ class Storage(BaseModel):
 
 
 def measure(admin: str, load: Callable[[], int]) -> Storage:
-    """Measure three times the same load, which returns its number of responses, between checkpoints.
+    """Run the same load three times and measure the last two. `load` returns its number of responses.
 
-    The first load fills pages that were allocated before, so that the growth of the second is that of its responses.
+    The first load fills pages that were allocated before, so that only the responses of the others make the tables
+    grow.
     """
     with psycopg.connect(admin, autocommit=True) as database:
 

@@ -28,7 +28,7 @@ VIEWS: Mapping[str, Mapping[str, View]] = {
     "sizing": sizing.VIEWS,
     "slow-streams": slow_streams.VIEWS,
 }
-"""By name of the command and of the view."""
+"""The views by command and by their own name."""
 
 
 def main(arguments: Sequence[str], *, directory: Path) -> int:

@@ -1,4 +1,4 @@
-"""Checkouts of other versions, whose processes run on servers of their own or beside those of this one."""
+"""Checkouts of other versions, whose processes run on their own servers or beside the processes of this checkout."""
 
 import subprocess
 import sys

@@ -1,8 +1,8 @@
 """`python -m benchmarks visited-files`: the files that a streamed request and a background run pass through, in order.
 
 A reader who follows a request has to open each of them. The web process and the worker run under a profiler, which
-notes each function of the product when it is called for the first time. Functions that idle processes call as well,
-such as those of heartbeats, do not count. With arguments, this module is the process that is profiled.
+records each function of the product when it is called for the first time. Functions that idle processes also call, such
+as those of heartbeats, do not count. With arguments, this module is the process that is profiled.
 """
 
 import json
@@ -99,7 +99,7 @@ def _path(server: Server, file: Path, act: Any) -> list[tuple[str, str]]:
     time.sleep(_IDLE_SECONDS)
     idle = _calls(server, file)
     act()
-    # What follows the end of the response, such as the release of its limits.
+    # Waits for work after the end of the response, such as the release of its limits.
     time.sleep(1)
     return [call for call in _calls(server, file) if call not in set(idle)]
 
