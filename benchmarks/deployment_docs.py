@@ -52,7 +52,7 @@ class Reader:
         self.typed = 0
 
     def follow(self, page: str, *headings: str) -> None:
-        """Type the blocks below the headings of a page, and compare what it prints with the blocks that show output."""
+        """Type the blocks below the headings of a page, and compare their output with the blocks that show output."""
         text = (ROOT / "docs" / "howto" / page).read_text()
         for heading in headings:
             printed = ""
@@ -67,7 +67,7 @@ class Reader:
                     raise Failed(f"{page} shows\n{block}\nand this was printed:\n{printed}")
 
     def _with_values(self, block: str) -> str:
-        """Replace the values of the first block by those of this run."""
+        """Replace the values that the first block sets by the values of this run."""
         for name, value in self._values.items():
             block = re.sub(rf"^export {name}=.*$", f"export {name}={value}", block, flags=re.MULTILINE)
         return block

@@ -20,7 +20,7 @@ from benchmarks.report import Floor
 from benchmarks.stack import running
 
 STREAMS = 50
-# Each for three seconds: 20 tokens per second, with the time at which the upstream sent them.
+# The paced streams take three seconds: 20 tokens per second, each with the time at which the upstream sent it.
 PACED = "mock-t60-d50-f200-ts"
 SHORT = "mock-t4"
 MOST_LATE_MS = 30.0

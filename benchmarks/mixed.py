@@ -89,7 +89,7 @@ class RefusedError(Exception):
 
 
 class Load:
-    """Sends requests and counts what comes back, in intervals of ``interval`` seconds."""
+    """Sends requests and counts the answers, in intervals of ``interval`` seconds."""
 
     def __init__(self, session: aiohttp.ClientSession, teams: Sequence[Team], *, seed: int, interval: float) -> None:
         self._session, self._teams, self._random = session, teams, random.Random(seed)

@@ -44,7 +44,7 @@ _WORKS = "the worker claims background responses"
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Number of streams at the same time, events per second of each, their length, and what is restarted.
+    """Number of streams at the same time, events per second of each, their length, and the processes to restart.
 
     `drain` is the time in seconds that a process has to finish; streams must be longer for some to be cut.
     """

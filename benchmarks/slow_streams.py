@@ -34,7 +34,7 @@ MARGIN = 0.1
 
 
 class SlowStreams(BaseModel):
-    """Streams at one event per second on a number of web processes. The CPU and memory are those of all of them."""
+    """Streams at one event per second, served by several web processes. CPU and memory are sums over the processes."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -74,7 +74,7 @@ class Tenant(Team):
 
 
 class CheckedLoad(Load):
-    """Sends requests through the balancer and keeps what was received.
+    """Sends requests through the balancer and stores the results.
 
     `acknowledged` has the responses that clients know, by id: their team, and the final object if it was received.
     `files` has the contents of uploaded files by team and id, `wrong` the wrong answers.

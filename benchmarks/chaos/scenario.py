@@ -73,7 +73,7 @@ class Plan:
 
 @dataclass(kw_only=True)
 class Scenario:
-    """A run of the plan, with what the clients observed.
+    """A run of the plan, with the observations of the clients.
 
     `created` has response ids by run, `received` event numbers by followed response, `silent` the runs whose create
     request was not answered in time.

@@ -30,7 +30,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """Times of a page for a user: the first request, and those after it, with the number of queries."""
+    """Times of a page for a user: of the first request and of the later ones, with the number of queries."""
 
     page: str
     who: str

@@ -75,7 +75,7 @@ WILDCARD_HOSTS = {"0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 - the user may
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """A host and port to listen on; ``url`` is how a client on this machine reaches it."""
+    """A host and port to listen on. ``url`` is the URL by which a client on this machine reaches it."""
 
     host: str
     port: int

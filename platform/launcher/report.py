@@ -31,7 +31,7 @@ class Report:
         self.line(f"\033[2m{since}\033[0m  {text}" if self._moving else f"{since}  {text}")
 
     def status(self, text: str) -> None:
-        """Show what is in progress, on a line that is overwritten; in plain output, print a line every few seconds."""
+        """Show the current activity on a line that is overwritten; in plain output, print a line every few seconds."""
         line = f"{self.elapsed:6.1f} s  {text}"
         if self._moving:
             width = shutil.get_terminal_size().columns - 1

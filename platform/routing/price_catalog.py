@@ -1,6 +1,6 @@
 """The prices that providers publish, from the data of the package genai-prices. No network.
 
-Only prices of models whose provider is certain are used: the upstream's address must be that of the provider. The
+Only prices of models whose provider is certain are used: the upstream must have the address of the provider. The
 package is imported when it is needed, as its data takes half a second and 70 MB.
 """
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, ModelPrice
 
 SOURCE = "genai-prices"
-# Providers whose model names do not identify a model (names of deployments), or whose listed prices are those of
-# another product at the same address.
+# Providers whose model names do not identify a model (names of deployments), or whose listed prices belong to another
+# product at the same address.
 _UNCERTAIN = frozenset({"azure", "databricks", "modal", "github-copilot", "cursor", "openai-decisions"})
 _HOUR = 3600
 # Prices of the package by name: dimension, units, duration of cache writes, and tool.

@@ -12,9 +12,10 @@ SMALLEST = "1g"
 class Limits:
     """Limits of a container.
 
-    `memory`, `data` (`/mnt/data`), `scratch` (`/tmp`), `shared` (`/dev/shm`), `skills` (`/mnt/skills`) and
-    `output` (each of stdout and stderr) are in bytes. `processes` counts threads as well, `files` the inodes of each
-    file system, `locks` locked ranges of files. `seconds` is the time limit of one call in wall-clock time.
+    `memory`, `data` (`/mnt/data`), `scratch` (`/tmp`), `shared` (`/dev/shm`), `skills` (`/mnt/skills`) and `output`
+    (each of stdout and stderr) are in bytes. `processes` is the number of processes and threads, `files` the number of
+    inodes of each file system, and `locks` the number of locked ranges of files. `seconds` is the time limit of one
+    call in wall-clock time.
     """
 
     memory: int = MEMORY[SMALLEST]

@@ -24,7 +24,7 @@ VERSION: str = tomllib.loads((BASE_DIR / "pyproject.toml").read_text())["project
 
 DEBUG = env.flag("DEBUG", default=False)
 STATE_DIR = Path(env.text("STATE_DIR", ".run"))
-# The documentation site; images contain it already.
+# Directory of the built documentation site; container images already contain the site.
 GUIDE_DIR = Path(env.text("GUIDE_DIR") or STATE_DIR / "guide")
 _HINT = "start the platform with `python3 manage.py up`, or set it yourself (docs/reference/configuration.md)."
 SECRET_KEY = env.required("SECRET_KEY", hint=_HINT)
@@ -38,7 +38,7 @@ WARM_UP = env.flag("WARM_UP", default=True)
 METRICS_TOKEN = env.text("METRICS_TOKEN")
 METRICS_HOST = env.text("METRICS_HOST", "127.0.0.1")
 METRICS_PORT = env.port("METRICS_PORT")
-# Counts responses, tokens and cost by team as well: each team is a time series per model.
+# Also counts responses, tokens and cost by team: each team is a time series per model.
 METRICS_TEAM_LABEL = env.flag("METRICS_TEAM_LABEL", default=False)
 # Destination of traces and metrics in OpenTelemetry's protocol; nothing is recorded without it.
 OTEL_EXPORTER_OTLP_ENDPOINT = env.text("OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -214,7 +214,7 @@ BODY_WINDOW_SECONDS = env.integer("BODY_WINDOW_SECONDS", default=30, minimum=1)
 HEADERS_SECONDS = env.integer("HEADERS_SECONDS", default=30, minimum=1)
 # Maximum number of client connections of one web process. The limit of open files may allow fewer.
 MAX_CONNECTIONS = env.integer("MAX_CONNECTIONS", default=20_000, minimum=1)
-# New requests get 503 while they would wait longer than this for their start, unless hardly any others wait.
+# New requests get 503 while they would wait longer than this for their start, if at least OVERLOAD_MIN_REQUESTS wait.
 OVERLOAD_DELAY_MS = env.integer("OVERLOAD_DELAY_MS", default=2000, minimum=0)
 OVERLOAD_MIN_REQUESTS = env.integer("OVERLOAD_MIN_REQUESTS", default=64, minimum=1)
 # Maximum number of computations for clients, such as grammars and skills, that a process runs at the same time.
@@ -225,7 +225,8 @@ LIMITS_FAIL = env.choice("LIMITS_FAIL", default="closed", of=("closed", "open"))
 BUDGETS_COUNTED_SQL = "responses.rollups.spending.counted_sql"
 # Maximum size of the WebSocket messages in memory. Bodies of requests are not in memory.
 SOCKET_MESSAGES_BYTES = env.integer("SOCKET_MESSAGES_MIB", default=128, minimum=96) * 1024 * 1024
-# Requests, streams and WebSocket connections that one key has open in a web process. A stream takes up to 50 KB.
+# Maximum number of requests, streams and WebSocket connections that one key has open in a web process. A stream takes
+# up to 50 KB.
 MAX_OPEN_REQUESTS_PER_KEY = env.integer("MAX_OPEN_REQUESTS_PER_KEY", default=1000, minimum=1)
 
 # -- storage -----------------------------------------------------------------------------------------------------------
@@ -278,8 +279,8 @@ DATABASES: dict[str, dict[str, Any]] = {
         "OPTIONS": {**_OWNER["OPTIONS"], **_DATABASE_LINK, "application_name": "platform-owner"},
     },
 }
-# Whether a process refuses to start if extensions or migrations are missing. `up` turns it off, because web starts
-# while the database is still prepared, and a developer's database needs no extensions.
+# Processes refuse to start if extensions or migrations are missing. `up` turns this off, because web starts while the
+# database is still prepared, and a developer's database needs no extensions.
 REQUIRE_PREPARED_DATABASE = env.flag("REQUIRE_PREPARED_DATABASE", default=True)
 # A web process answers 503 if the database has not answered a statement within this time.
 DATABASE_TIMEOUT_SECONDS = env.integer("DATABASE_TIMEOUT_SECONDS", default=30, minimum=1)
@@ -322,7 +323,7 @@ WHITENOISE_AUTOREFRESH = DEBUG
 LEASE_SECONDS = env.integer("LEASE_SECONDS", default=30, minimum=3)
 # Longest time for which deltas of a run without connected clients are only in memory.
 EVENT_LOG_SECONDS = env.integer("EVENT_LOG_SECONDS", default=10, minimum=1)
-# How often a background run is started, if each worker dies before the run ends.
+# Maximum number of starts of a background run whose workers die before it ends.
 BACKGROUND_ATTEMPTS = env.integer("BACKGROUND_ATTEMPTS", default=5, minimum=1)
 # A stopping worker lets its runs continue for this long, then releases them for other workers to resume.
 WORKER_DRAIN_SECONDS = env.integer("WORKER_DRAIN_SECONDS", default=20, minimum=0)
@@ -330,7 +331,7 @@ WORKER_DRAIN_SECONDS = env.integer("WORKER_DRAIN_SECONDS", default=20, minimum=0
 # notice. Then it refuses new requests, finishes those that it can, and hands over or ends the other runs.
 DRAIN_DELAY_SECONDS = env.integer("DRAIN_DELAY_SECONDS", default=5)
 DRAIN_SECONDS = env.integer("DRAIN_SECONDS", default=20)
-# Lines of one batch that run at the same time, across all workers.
+# Maximum number of lines of one batch that run at the same time, across all workers.
 BATCH_CONCURRENCY = env.integer("BATCH_CONCURRENCY", default=32, minimum=1)
 # Time between the first and second attempt of a line; doubled for each further attempt.
 BATCH_RETRY_SECONDS = env.integer("BATCH_RETRY_SECONDS", default=5)
@@ -348,7 +349,7 @@ SLOW_READER_SECONDS = env.integer("SLOW_READER_SECONDS", default=30, minimum=1)
 TURN_RETENTION_MONTHS = env.integer("TURN_RETENTION_MONTHS", default=0)
 USAGE_RETENTION_MONTHS = env.integer("USAGE_RETENTION_MONTHS", default=0)
 
-# Deliveries in progress in one worker process; 0 disables deliveries in it.
+# Maximum number of deliveries in progress in one worker process; 0 disables deliveries in it.
 WEBHOOK_CONCURRENCY = env.integer("WEBHOOK_CONCURRENCY", default=200)
 WEBHOOK_TIMEOUT_SECONDS = env.integer("WEBHOOK_TIMEOUT_SECONDS", default=10, minimum=1)
 # Times between failed attempts; the last one repeats until the delivery expires.
@@ -375,7 +376,7 @@ EMAIL_TIMEOUT = 10
 DEFAULT_FROM_EMAIL = env.text("MAIL_FROM")
 if EMAIL_HOST and not DEFAULT_FROM_EMAIL:
     raise ImproperlyConfigured("MAIL_FROM is not set: mail needs a sender, such as Platform <platform@example.com>.")
-# Mails that one worker process sends at the same time; 0 disables mail in it.
+# Maximum number of mails that one worker process sends at the same time; 0 disables mail in it.
 MAIL_CONCURRENCY = env.integer("MAIL_CONCURRENCY", default=4)
 
 # -- periodic tasks ----------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Celery tasks, which only call functions that work without Celery. Their schedule is in the settings.
 
-Their names are those of 0.2.0, so that workers of both versions can run them.
+They keep the names that they had in version 0.2.0, so that workers of both versions can run them.
 """
 
 from celery import shared_task

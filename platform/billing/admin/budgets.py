@@ -1,4 +1,4 @@
-"""Budgets in the console: what is spent and left in the current period, and a forecast of its end."""
+"""Budgets in the console: the spent and the remaining part of the current period, and a forecast of its end."""
 
 from collections import defaultdict
 from collections.abc import Sequence

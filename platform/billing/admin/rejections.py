@@ -32,7 +32,7 @@ _TOP = 8
 @page("rejections/", name="rejections", viewers=EVERY_ROLE)
 def rejections(request: HttpRequest, viewer: Viewer) -> HttpResponseBase:
     """Render the requests that limits have rejected, or the CSV file with `format=csv`."""
-    # The range and the filters are those of the usage page.
+    # The range and the filters are the same as on the usage page.
     query = parse_query(request.GET, current_time=now(), zone=default_zone(request, viewer))
     teams = viewer.team_ids()
     rows = _rows(query, teams)

@@ -1,4 +1,4 @@
-"""The kinds of usage: which usage records belong to each, what is summed, and how it is grouped and filtered."""
+"""The kinds of usage: the usage records that belong to each, their sums, and the possible groupings and filters."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

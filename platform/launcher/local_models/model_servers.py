@@ -22,7 +22,7 @@ from launcher.errors import RefusedStart
 PORTS_VARIABLE = "MODEL_SERVER_PORTS"
 USUAL_PORTS = {"ollama": 11434, "lm-studio": 1234, "vllm": 8000, "llama-cpp": 8080, "sglang": 30000}
 TITLES = {"ollama": "Ollama", "lm-studio": "LM Studio", "vllm": "vLLM", "llama-cpp": "llama.cpp", "sglang": "SGLang"}
-# From the field `owned_by` in the list of models.
+# Kinds of servers by the field `owned_by` in their list of models.
 OWNERS = {
     "library": "ollama",
     "organization_owner": "lm-studio",
@@ -71,7 +71,7 @@ class ModelServer:
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """A discovered model server. ``routed`` lists those of its models that the platform already serves.
+    """A discovered model server. ``routed`` contains the models of it that the platform already serves.
 
     ``upstream`` is the name of the upstream that has its address, or the name that a new one would get.
     """
@@ -126,7 +126,7 @@ def chat_model(models: Iterable[str]) -> str | None:
 
 
 def ports(environment: Mapping[str, str]) -> list[int]:
-    """Return the ports to probe: those of MODEL_SERVER_PORTS or the usual ones; none if the variable is `none`.
+    """Return the ports to probe: MODEL_SERVER_PORTS, or else the usual ones; no ports if the variable is `none`.
 
     Raises RefusedStart if a port is invalid.
     """

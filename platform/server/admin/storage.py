@@ -50,7 +50,7 @@ from tenants.console.permissions import TeamScoped
 from tenants.console.viewer import viewer_of
 from tenants.models import ApiKey, Team
 
-# Rows of one table on a page. A batch may have 50,000 requests.
+# Maximum number of rows of one table on a page. A batch may have 50,000 requests.
 SHOWN_ROWS = 200
 _TONES = {
     "completed": "success", "ready": "success", "failed": "danger", "expired": "warning", "cancelled": "warning",

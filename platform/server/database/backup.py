@@ -209,7 +209,7 @@ def _save_files(directory: Path, ids: list[str]) -> tuple[list[StoredFile], list
 
 def _still_listed(ids: list[str], *, using: str) -> list[str]:
     """Return the ids of the files that clients can still see; the others were deleted or expired meanwhile."""
-    # Outside of the transaction of the dump, whose snapshot does not show what was deleted since.
+    # Outside of the transaction of the dump, whose snapshot does not show later deletions.
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
         _see_all_teams(cursor)
         cursor.execute(_LISTED, [ids])
@@ -255,7 +255,7 @@ def verify(directory: Path, manifest: Manifest) -> None:
 
 
 def check_keys(manifest: Manifest) -> None:
-    """Raise `BackupError` if the configured keys are not those of the backup."""
+    """Raise `BackupError` if the configured keys differ from the keys of the backup."""
     present = key_fingerprints()
     for name, expected in manifest.keys.items():
         if not set(expected) <= set(present[name]):

@@ -46,7 +46,7 @@ def add_port_argument(parser: ArgumentParser) -> None:
 def exposition(*, of_system: bool) -> bytes:
     """Return the metrics of this process, or of all web processes on its port, in Prometheus' text format.
 
-    With `of_system`, also those of the whole installation.
+    With `of_system`, include the metrics of the whole installation.
     """
     others: Iterable[Collector] = (_system,) if of_system else ()
     return generate_latest(process_metrics.registry(*others))

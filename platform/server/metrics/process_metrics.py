@@ -1,4 +1,4 @@
-"""Metrics of several web processes: `/metrics` of any of them returns those of all, with the label `process`.
+"""Metrics of several web processes: `/metrics` of any process returns the metrics of all, with the label `process`.
 
 The processes share memory that was allocated before they were forked, with one part for each process. To serve
 `/metrics`, a process asks the others, and each process writes its metrics to its own part. Nothing is written without a

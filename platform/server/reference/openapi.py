@@ -16,7 +16,7 @@ from server.api_urls import ENDPOINTS
 from server.reference.descriptions import OBJECTS, OPERATIONS, PARAMETERS, PROPERTIES, SAME, STATUSES, TAGS
 
 _PROJECTS, _ADMIN = "organization/projects", "admin.organization.projects"
-# The SDK's names where they do not follow from the path.
+# The SDK's names of endpoints whose name does not follow from the path.
 _OPERATIONS = {
     ("POST", "responses/input_tokens"): "responses.input_tokens.count",
     ("GET", "vector_stores/file_batches/files"): "vector_stores.file_batches.list_files",

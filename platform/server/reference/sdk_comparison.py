@@ -65,7 +65,7 @@ class _Call:
 
 
 def _calls(resource: Any) -> Iterator[_Call]:
-    """Yield the methods of a client or a resource, including those of the resources in it."""
+    """Yield the methods of a client or a resource, and of all resources in it."""
     for name, member in inspect.getmembers(type(resource)):
         if isinstance(member, cached_property) and isinstance(inner := getattr(resource, name), SyncAPIResource):
             yield from _calls(inner)

@@ -319,7 +319,7 @@ class DaphneRequest(daphne.http_protocol.WebRequest):  # type: ignore[misc]  # d
             self.channel.resume_reading()
 
     async def drained(self) -> None:
-        """Wait until the client has received most of what was sent, or has disconnected."""
+        """Wait until the client has received most of the sent data, or has disconnected."""
         if self.flow_control is not None:
             await self.flow_control.can_write.wait()
 
@@ -609,7 +609,7 @@ class DaphneChannel(_HTTPChannel):  # type: ignore[misc]
             self._networkProducer.resumeProducing()
 
     def close_after_response(self) -> None:
-        """Ignore what arrives from now on, and close the connection after the response."""
+        """Ignore all further data, and close the connection after the response."""
         self._is_closing, self.persistent = True, False
 
 

@@ -26,8 +26,8 @@ _BACKLOG = 2048
 _ACCEPTS_PER_ITERATION = 32
 _STOP_SECONDS = 5
 _GC_THRESHOLDS = (20_000, 10, 10)
-# A fifth of Python's default. While a thread computes, the event loop waits this long for the interpreter lock, and so
-# does a thread with a query after each of its steps.
+# A fifth of Python's default. While a thread computes, the event loop waits this long for the interpreter lock. A
+# thread with a query waits this long after each step of the query.
 _SWITCH_SECONDS = 0.001
 
 

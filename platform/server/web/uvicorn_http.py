@@ -101,7 +101,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._reject(HeadersTooLarge())
 
     def _parse(self, data: bytes) -> None:
-        """Parse data; uvicorn itself loses what arrives together with a request for an upgrade that it ignores."""
+        """Parse data, including data after a request for an upgrade that is ignored; uvicorn itself would lose it."""
         while data:
             try:
                 self.parser.feed_data(data)

@@ -40,7 +40,7 @@ def is_pending() -> bool:
 
 
 def load_modules(*, with_urls: bool = False) -> None:
-    """Import what is imported late, with the console and the API if `with_urls`; needs no server."""
+    """Import modules that are otherwise imported late, and the console and the API if `with_urls`; needs no server."""
     if settings.WARM_UP:
         _Progress.is_pending = True
         for name in _MODULES:

@@ -28,7 +28,7 @@ _SIGNAL_SECONDS = 0.2
 
 @dataclass(slots=True)
 class _Child:
-    """The process with a number, or the plan to start it at `start_at`. `deaths` counts the quick ones in a row."""
+    """The process with a number, or the plan to start it at `start_at`. `deaths` counts its quick deaths in a row."""
 
     number: int
     pid: int = 0
@@ -38,7 +38,7 @@ class _Child:
 
 
 def fork(count: int) -> int | None:
-    """Fork `count` processes; return in each its number, and in the parent None after all of them have ended.
+    """Fork `count` processes. Return its number in each of them, and None in the parent after all have ended.
 
     The caller must have neither threads nor an event loop.
     """

@@ -124,7 +124,7 @@ class RunContainer:
 
     @property
     def network(self) -> str:
-        """Sentence that tells the model what it can reach."""
+        """Sentence that tells the model which hosts it can reach."""
         if not self._domains:
             return "There is no network access."
         return f"Only these hosts can be reached, over https: {', '.join(self._domains)}."

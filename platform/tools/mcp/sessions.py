@@ -64,7 +64,7 @@ class JsonRpcCode(IntEnum):
 
 
 class ServerFailed(Exception):
-    """A server did not do what was requested.
+    """A request to a server failed.
 
     `code` is the HTTP status or the JSON-RPC error code. `status` is the HTTP status if the server answered with one:
     failures of a connection have the `code` that a gateway would report.

@@ -1,8 +1,8 @@
 """Database objects that need pgvector: the table of vectors and its indexes.
 
 Not every PostgreSQL server has the extension. The objects are created after each `migrate` that finds it, so it may
-also be installed later. Without it everything else works, and requests for vector stores get an error that explains
-what is missing.
+also be installed later. Without it everything else works, and requests for vector stores get an error that names the
+missing extension.
 """
 
 from typing import Any

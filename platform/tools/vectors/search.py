@@ -1,8 +1,8 @@
 """Searches vector stores by meaning and by words.
 
-The score of a passage is the weighted mean of two numbers: the cosine similarity between its vector and that of the
-query, and the share of the query's words it contains. Both are absolute, so a score threshold means the same in every
-search. Scores below 0 are shown as 0 but keep their order.
+The score of a passage is the weighted mean of two numbers: the cosine similarity of the vectors of the passage and of
+the query, and the share of the query's words that the passage contains. Both are absolute, so a score threshold means
+the same in every search. Scores below 0 are shown as 0 but keep their order.
 
 Small sets of candidates are compared completely. In large ones an HNSW index finds the nearest passages. If the index
 finds too few, because the filter excludes most of the near passages, all candidates are compared after all.

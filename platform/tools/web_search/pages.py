@@ -66,7 +66,7 @@ async def _page(fetched: Fetched) -> WebPage:
 def to_utf8(content: bytes, *, charset: str) -> bytes:
     """Convert a page to UTF-8, from the encoding that its server or the page itself declares.
 
-    The precedence is that of browsers: byte order mark, HTTP header, declaration in the page. Content without a known
+    As in browsers, the precedence is: byte order mark, HTTP header, declaration in the page. Content without a known
     encoding is returned unchanged.
     """
     if b"%PDF-" in content[:1024]:

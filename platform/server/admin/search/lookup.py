@@ -249,7 +249,7 @@ ID_KINDS = (
 
 
 MAX_RESULTS = 5
-# One letter matches nearly every name.
+# Minimum length of a search term, because one letter matches nearly every name.
 _MIN_TERM = 2
 _MAX_TERM = 200
 _FRAGMENT = "unfold/helpers/command_results.html"
