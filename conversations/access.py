@@ -11,7 +11,7 @@ from tenants.principal import Principal
 
 
 def get_conversation(*, principal: Principal, conversation_id: str, lock: bool = False) -> Conversation:
-    """Return a conversation of the caller's team; raises `NotFound`. Pass `lock` before changing its items."""
+    """Return a conversation of the caller's team. Raises `NotFound`. Callers that change its items pass `lock`."""
     # Filtered by team in addition to row-level security, because the caller's scope may include other teams.
     team_id = principal.team_id
     found = selectors.find_conversation(team_id=team_id, conversation_id=conversation_id, lock=lock)

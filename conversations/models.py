@@ -57,8 +57,8 @@ class Section(models.TextChoices):
 class Placement(TeamRow):
     """The position of an item in an owner's list.
 
-    `owner` is the id of a response or a conversation. It is no foreign key, as this app must not depend on the app of
-    responses.
+    `owner` is the id of a response or a conversation. It is not a foreign key, as this app must not depend on the app
+    of responses.
     """
 
     id: int
@@ -122,7 +122,7 @@ class Conversation(TeamRow):
 
 
 class RemovedItem(TeamRow):
-    """The last position of an item that was deleted from a conversation, which clients may still hold as a cursor."""
+    """The position of an item before it was deleted from a conversation. Clients may still use its id as a cursor."""
 
     conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="removed", db_index=False)
     item_id = models.CharField(max_length=255, db_collation="C")
@@ -159,8 +159,8 @@ class FileState(models.TextChoices):
 class File(TeamRow):
     """An uploaded file. Its content is in the storage `files`, under a name derived from the id.
 
-    The row is created before the content and deleted after it, so nothing is left over wherever a process dies: from
-    `sweep_at` on, whatever the state, the sweep removes both.
+    The row is created before the content and deleted after it. If a process dies in between, the sweep removes both
+    after `sweep_at`, whatever the state of the file.
     """
 
     id = IdField(default=file_id)

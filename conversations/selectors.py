@@ -128,7 +128,7 @@ class ContextItems:
 def context_items(*, team_id: str, conversation_id: str, end: int | None = None) -> ContextItems | None:
     """Return the items before position `end`, from the latest compaction item on, or None for an unknown conversation.
 
-    Takes one query, as every turn of every conversation needs it.
+    Executes a single query, because it is called for every turn of every conversation.
     """
     with connection.cursor() as cursor:
         cursor.execute(_CONTEXT, {"id": conversation_id, "team": team_id, "end": end})

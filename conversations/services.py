@@ -28,7 +28,10 @@ DELETE FROM conversations_item AS item WHERE item.key = ANY(%(keys)s)
 
 
 CheckItems = Callable[[Sequence[InputItem], str], None]
-"""Checks items that the team with this id wants to add. Raises `BadRequest` for items that a response cannot read."""
+"""Function that checks the items which a client wants to add, and takes the items and the id of the team.
+
+It raises `BadRequest` for items that a response cannot read.
+"""
 
 
 def create_conversation(
@@ -125,7 +128,7 @@ def update_conversation(*, principal: Principal, conversation_id: str, metadata:
 
 
 def delete_conversation(*, team_id: str, actor: str, conversation_id: str, reason: str = "") -> None:
-    """Delete a conversation, and its items that no response or fork uses.
+    """Delete a conversation, and those of its items that no response or fork uses.
 
     The audit log records the `actor`, and the reason if there is one.
     """
@@ -204,8 +207,8 @@ def _locked(team_id: str, conversation_id: str) -> Conversation:
 def remove_unplaced(keys: Collection[UUID]) -> None:
     """Delete the items with these keys that no placement uses any more.
 
-    A transaction that is about to place one of them has locked it. Locking it here as well means that either this
-    function sees the new placement, or the other transaction does not find the item.
+    A transaction that places an existing item locks the item first. This function locks the items too. So either it
+    sees the placement of the other transaction, or the other transaction does not find the item.
     """
     with connection.cursor() as cursor:
         cursor.execute(_LOCK_ITEMS, {"keys": list(keys)})

@@ -50,13 +50,13 @@ class CreateItems(Wire):
 
 
 class ForkConversation(Wire):
-    """The last item that a fork shares with its source; without `after`, the fork shares all items."""
+    """Parameters of a fork. `after` is the id of the last item to share; without it, the fork shares all items."""
 
     after: Annotated[str, Field(max_length=MAX_ID)] | None = None
 
 
 def includes(query: QueryDict) -> frozenset[str]:
-    """Parse `include[]=a&include[]=b`, `include=a&include=b` or `include=a,b`, which mean the same."""
+    """Return the values of `include`, written as `include[]=a&include[]=b`, `include=a&include=b` or `include=a,b`."""
     # Clients differ in how they write a list into a query.
     texts = [*query.getlist("include"), *query.getlist("include[]")]
     names = [name for text in texts for name in text.split(",") if name]

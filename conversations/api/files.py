@@ -137,11 +137,11 @@ def _find(principal: Principal, file_id: str) -> File:
 
 
 def _read_upload(asgi: AsgiScope) -> IncomingFile:
-    """Parse an uploaded file. It is streamed from disk to disk; closing its content deletes the temporary file."""
+    """Parse the form of an upload. The returned content is a temporary file, which is deleted when it is closed."""
     fields, file = read_file(asgi, "file")
     try:
         form = validate(_UploadForm, _nested(fields))
-    # On success the caller closes the file; a rejected form has no caller that knows of its file.
+    # On success, the caller closes the file. The caller never receives the file of a rejected form.
     except BadRequest:
         file.close()
         raise
@@ -156,7 +156,7 @@ def _read_upload(asgi: AsgiScope) -> IncomingFile:
 
 
 def read_file(asgi: AsgiScope, name: str) -> tuple[QueryDict, "UploadedFile[bytes]"]:
-    """Parse a form with exactly one file, which has this name; return its other fields and the file."""
+    """Parse a form whose only file is the field `name`. Return the other fields and the file."""
     # The ASGI application has spooled the body to a temporary file. The parser writes to disk as well: Django's default
     # handlers keep small files in memory.
     fields, uploaded = parse_form(asgi["upload"], header(asgi, b"content-type"), TemporaryFileUploadHandler())

@@ -1,4 +1,4 @@
-"""Extraction of the text of one document, in a process of the pool of computations (see `extraction`).
+"""Extraction of the text of one document. Runs in a process of the computation pool (see `extraction`).
 
 Documents are untrusted and their parsers are large. The module must not import other modules of the platform.
 """
@@ -39,7 +39,7 @@ _LINE_CONTAINERS = {"r", "hyperlink", "fld", "fldSimple", "smartTag", "sdt", "sd
 
 
 def read(kind: str, content: bytes) -> bytes:
-    """Return `TEXT` and the document's text in UTF-8, or the byte of the reason why there is none."""
+    """Return the byte `TEXT` and the document's text in UTF-8, or a byte that says why the text cannot be read."""
     try:
         text = "\n\n".join(piece for piece in _READERS[kind](content) if piece.strip())
     except _LockedError:
@@ -69,14 +69,15 @@ class _UnknownError(Exception):
 
 
 def _pdf(content: bytes) -> Iterator[str]:
-    # The pool has loaded it; the platform itself needs none of it.
+    # Imported here, because only the processes of the pool need it.
     from pypdf import PasswordType, PdfReader
     from pypdf.errors import PyPdfError
 
     try:
         reader = PdfReader(io.BytesIO(content))
     except PyPdfError:
-        # The end is missing, for example of a truncated upload. Other readers then search for the objects.
+        # The end of the file is missing, for example because the upload was truncated. Other PDF readers search for the
+        # objects in such a file.
         reader = PdfReader(io.BytesIO(content + _ending(content)))
     # Many PDFs are encrypted with an empty password only to restrict printing.
     if reader.is_encrypted and reader.decrypt("") == PasswordType.NOT_DECRYPTED:
@@ -86,7 +87,7 @@ def _pdf(content: bytes) -> Iterator[str]:
 
 
 def _ending(content: bytes) -> bytes:
-    """Return an end for a PDF without one. The offset 0 lets the parser search for the objects."""
+    """Return a trailer to append to a PDF without one. Its offset of 0 makes the parser search for the objects."""
     root = b""
     if b"trailer" not in content and (catalog := content.rfind(b"/Catalog")) >= 0:
         begin = content.rfind(b" obj", 0, catalog)
@@ -118,7 +119,7 @@ class _Package:
         return root
 
     def related(self, part: str, kind: str) -> dict[str, str]:
-        """Return the parts of a kind that a part refers to, by the id of the relationship."""
+        """Return the names of the parts of a kind that `part` refers to, keyed by the id of the relationship."""
         folder, name = posixpath.split(part)
         relationships = posixpath.join(folder, "_rels", f"{name}.rels")
         if relationships not in self._archive.NameToInfo:
@@ -133,9 +134,10 @@ class _Package:
 
 
 def _office(content: bytes) -> Iterator[str]:
-    # Distinguished here and not in the parent process: listing an archive of several 100,000 files is already costly.
+    # Word and PowerPoint are distinguished here and not in the parent process: listing the files of an archive is slow
+    # if there are several 100,000.
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        # Other methods take many times longer for the same number of bytes.
+        # Other compression methods take many times longer for the same number of bytes.
         if any(entry.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED} for entry in archive.infolist()):
             raise _CompressedError
         package = _Package(archive)
@@ -155,7 +157,7 @@ def _office(content: bytes) -> Iterator[str]:
 def _presentation(package: _Package, part: str, root: ET.Element) -> Iterator[str]:
     slides = package.related(part, "slide")
     for listed in root.iterfind("{*}sldIdLst/{*}sldId"):
-        # Its other id, without a namespace, is a number that nothing refers to.
+        # The slide's other `id`, without a namespace, is a number that nothing refers to.
         slide = slides[next(value for name, value in listed.items() if name.endswith("}id"))]
         yield from _blocks(package.root(slide).find("{*}cSld/{*}spTree"))
         for notes in package.related(slide, "notesSlide").values():

@@ -1,6 +1,6 @@
 """Text extraction from documents, for models that cannot read files and for vector stores.
 
-Plain text is decoded here. Everything that needs a parser is read by `document_reader` in the pool of computations.
+Plain text is decoded here. Formats that need a parser are read by `document_reader` in the computation pool.
 """
 
 import asyncio
@@ -27,7 +27,8 @@ _BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM
 async def extract_text(content: bytes, *, filename: str = "", content_type: str = "", waits: bool = False) -> str:
     """Return the text of a document.
 
-    Raises `UnsupportedFile`, `InvalidFile`, `FileTooLarge`, and `Overloaded` unless it `waits` for a place in the pool.
+    Raises `UnsupportedFile`, `InvalidFile` or `FileTooLarge`. If the pool is full, the call waits for a place with
+    `waits`, and otherwise raises `Overloaded`.
     """
     # The content decides where possible: file names and media types are only claims of the client. PDF readers accept
     # the marker anywhere in the first kilobyte.

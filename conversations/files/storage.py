@@ -88,12 +88,12 @@ def check_limits(principal: Principal, *, size: int) -> None:
 
 
 def count_files(principal: Principal, key_id: str | None) -> int:
-    """Return the number of files of the team, or of one key, that count for its limit."""
+    """Return the number of files that count towards the limit of the team, or of one key."""
     return _counted(principal, key_id).count()
 
 
 def count_stored_bytes(principal: Principal, key_id: str | None) -> int:
-    """Return the size of the files of the team, or of one key, that count for its limit."""
+    """Return the total size of the files that count towards the limit of the team, or of one key."""
     total: int = _counted(principal, key_id).aggregate(total=Sum("size", default=0))["total"]
     return total
 
@@ -106,10 +106,12 @@ def _counted(principal: Principal, key_id: str | None) -> "QuerySet[File]":
 async def write_file(
     *, team_id: str, key_id: str, upload: IncomingFile, check: Callable[[], None] = lambda: None
 ) -> File:
-    """Store the content of a file. It is invisible until `publish_file`, and swept after a day without it.
+    """Store the content of a file, which stays invisible until `publish_file`.
 
-    `check` runs in the transaction that creates its row. Files that the platform itself writes have no check: the
-    results of a batch must not be lost because of a limit.
+    The sweep removes files that are not published within a day.
+
+    `check` runs in the transaction that creates the file's row. Files that the platform itself writes have no check:
+    the results of a batch must not be lost because of a limit.
     """
     at = now()
     file = await in_db_thread(lambda: _insert_pending(team_id, key_id, upload, at, check))
@@ -238,7 +240,7 @@ def list_files(*, team_id: str, purpose: str | None, page: PageRequest) -> Page[
 
 
 def find_file(*, team_id: str, file_id: str) -> File | None:
-    """Return a team's file, or None for one that is unknown, deleted or expired."""
+    """Return a team's file, or None if the file is unknown, deleted or expired."""
     file = File.objects.filter(pk=file_id, team_id=team_id).first()
     return file if file is not None and file.exists_at(now()) else None
 
@@ -246,7 +248,8 @@ def find_file(*, team_id: str, file_id: str) -> File | None:
 def existing(*, team_id: str, file_ids: Iterable[str], lock: bool = False) -> set[str]:
     """Return the subset of the ids that name files of the team.
 
-    With `lock` the files are not deleted before the transaction ends. First lock the object to which they are added.
+    With `lock`, the files cannot be deleted before the transaction ends. A caller that adds the files to an object must
+    lock that object first.
     """
     rows = File.objects.filter(pk__in=list(file_ids), team_id=team_id, state=FileState.READY)
     if lock:

@@ -1,7 +1,7 @@
 """Uploads in parts: parts arrive in any order, and the client names their order when it completes the upload.
 
-The content of a part belongs to a hidden file, which is swept after the upload has expired like any file that never
-became complete. Nothing is left over wherever a client or a process stops.
+The content of a part is stored as a hidden file. After the upload has expired, the sweep removes this file like any
+other incomplete file, so nothing remains if a client or a process stops halfway.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ def open_upload(
     purpose: Purpose,
     lifetime: timedelta | None = None,
 ) -> Upload:
-    """Open an upload of a file that the client declares. Raises `RequestTooLarge`."""
+    """Create an upload for a file with the size, name and type that the client declared. Raises `RequestTooLarge`."""
     if size > settings.MAX_UPLOAD_BYTES:
         limit = settings.MAX_UPLOAD_BYTES // 1024 // 1024
         raise RequestTooLarge(f"The file is too large: the limit is {limit} MiB.", param="bytes")
@@ -92,7 +92,7 @@ def _insert_part(upload: Upload, hidden: File, digest: str) -> UploadPart:
 
 
 async def complete_upload(*, principal: Principal, upload_id: str, part_ids: Sequence[str], md5: str | None) -> Upload:
-    """Join the parts in this order into a file. Raises `InvalidValue` when they do not fit the declaration."""
+    """Join the parts in this order into a file. Raises `InvalidValue` if their size or checksum is not as declared."""
     upload = await in_db_thread(lambda: _pending(principal, upload_id))
     parts = await in_db_thread(lambda: _ordered(upload, part_ids))
     # Only one of two concurrent requests gets past this line.
@@ -100,7 +100,7 @@ async def complete_upload(*, principal: Principal, upload_id: str, part_ids: Seq
     try:
         file = await _assembled(principal, upload, parts, md5)
     except BaseException:
-        # Also for a cancelled request: the client may try again, with another order or checksum.
+        # A cancelled request resets the state as well. The client may try again, with another order or checksum.
         await in_db_thread(lambda: _change_state(upload, UploadState.COMPLETING, UploadState.PENDING))
         raise
 
@@ -167,7 +167,7 @@ def _expire_parts(upload: Upload) -> None:
 
 
 def _pending(principal: Principal, upload_id: str) -> Upload:
-    """Return a pending upload of the caller's team. Raises `NotFound`, or `InvalidValue` for one that has ended."""
+    """Return a pending upload of the caller's team. Raises `NotFound`, or `InvalidValue` if the upload has ended."""
     with scope.team(principal.team_id):
         upload = Upload.objects.filter(pk=upload_id, team_id=principal.team_id).first()
     if upload is None:

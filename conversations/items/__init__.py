@@ -1,7 +1,7 @@
 """Items: the closed union of everything that an input, an output or a conversation can contain, in public JSON form.
 
 There is one class per shape, named as in OpenAI's API. Ids and statuses are optional in requests, so that clients can
-send any output back unchanged; `wire()` adds what a stored item must have.
+send any output back unchanged; `wire()` adds the fields that a stored item must have.
 """
 
 from conversations.items.base import (

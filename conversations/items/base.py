@@ -22,7 +22,8 @@ class ItemBase(OpenWire):
     """Base of all stored items. They keep the additional fields of other servers' items."""
 
     prefix: ClassVar[str]
-    # True if clients write such items themselves. Without an id, their additional fields are errors of the client.
+    # True if clients write such items themselves. In an item without an id, additional fields are then mistakes of the
+    # client.
     from_clients: ClassVar[bool] = False
     # Keys that the API shows as null when they have no value; all other keys without a value are left out.
     nulls: ClassVar[frozenset[str]] = frozenset()
@@ -35,7 +36,7 @@ class ItemBase(OpenWire):
     )
 
     def wire(self) -> dict[str, Any]:
-        """Return the item in public form: with an id and a status, without keys that were not set."""
+        """Return the item in public form, with its id and status, and without keys that were not set."""
         known = self.model_dump(by_alias=True, exclude_none=True)
         body: dict[str, Any] = {"id": self.id, "type": known["type"]}
         for name, field in type(self).model_fields.items():

@@ -420,7 +420,7 @@ class ToolSearchCall(ItemBase):
 
 
 class ToolSearchOutput(ItemBase):
-    """The tools that a search found. The model can call them from here on."""
+    """The tools that a search found. The model can call them in all later turns."""
 
     prefix = "tso"
     from_clients = True
@@ -433,7 +433,7 @@ class ToolSearchOutput(ItemBase):
     tools: list[dict[str, Any]]
     created_by: str | None = None
 
-    # At validation, so that no path into the database can miss it.
+    # Removed during validation, so that secrets cannot reach the database in any other way.
     @field_validator("tools")
     @classmethod
     def _remove_secrets(cls, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:

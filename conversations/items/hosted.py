@@ -11,7 +11,7 @@ from core.http.wire import BY_TYPE, TAG, LongInteger, OpenWire
 
 
 class HostedCall(ItemBase):
-    """A call that the server runs. The id that its upstream gave the call is stored and never shown."""
+    """A call that the server runs. The id from the upstream that made the call is stored, but never shown."""
 
     upstream_call_id: SkipJsonSchema[str | None] = Field(default=None, repr=False)
 
@@ -40,7 +40,7 @@ class McpListTools(ItemBase):
 
 
 class McpProtocolError(OpenWire):
-    """The server violated the protocol or reported an error of it."""
+    """The server violated the protocol or reported a protocol error."""
 
     type: Literal["mcp_protocol_error"] = "mcp_protocol_error"
     code: LongInteger
@@ -48,7 +48,7 @@ class McpProtocolError(OpenWire):
 
 
 class McpToolExecutionError(OpenWire):
-    """The tool ran and failed."""
+    """The tool was executed and failed."""
 
     type: Literal["mcp_tool_execution_error"] = "mcp_tool_execution_error"
     content: Any
@@ -186,7 +186,7 @@ class WebResult(OpenWire):
 class WebSearchCall(HostedCall):
     """One step of a web search. Its results are stored, and shown on request (`include`).
 
-    OpenAI names `results` as includable but does not document their shape; this one is the platform's own.
+    OpenAI lists `results` as a value of `include` but does not document their shape, so the platform defines its own.
     """
 
     prefix = "ws"
@@ -233,7 +233,7 @@ class CodeInterpreterCall(HostedCall):
 
 
 class ModerationDetails(OpenWire):
-    """The moderation categories that blocked an image, and at which stage."""
+    """The moderation categories that blocked an image, and the stage at which it was blocked."""
 
     categories: list[str]
     moderation_stage: Literal["input", "output", "unknown"]
@@ -292,7 +292,7 @@ class ImageGenerationCall(HostedCall):
 
 
 class Program(ItemBase):
-    """A program that the model wrote, which calls tools itself."""
+    """A program that the model wrote and that calls tools itself."""
 
     prefix = "prog"
 
@@ -323,4 +323,4 @@ HOSTED_CALLS = frozenset(
         "image_generation_call",
     }
 )
-"""Types of items that are stored with the id that their upstream gave the call."""
+"""Types of items that are stored together with the upstream's id of the call."""

@@ -33,7 +33,7 @@ class InputMessage(ItemBase):
     role: Literal["user", "system", "developer"]
     content: InputContent
     status: Status | None = None
-    # OpenAI's schema has it for every role, though only assistant messages use it.
+    # OpenAI's schema has this field for every role, though only assistant messages use it.
     phase: Phase | None = None
 
     def parts(self) -> list[InputPart]:
@@ -113,7 +113,7 @@ class CompactionTrigger(Wire):
 
 
 class ConfigurationUpdate(ItemBase):
-    """A change of reasoning or text settings from here on. Their values are validated where they take effect."""
+    """A change of the reasoning or text settings for all later turns. The values are validated when they are used."""
 
     prefix = "cfg"
     from_clients = True
@@ -130,7 +130,7 @@ class ConfigurationUpdate(ItemBase):
 
 
 class AdditionalTools(ItemBase):
-    """Tools that the model can call from here on. They are validated where they are offered."""
+    """Tools that the model can call in all later turns. They are validated when they are offered to the model."""
 
     prefix = "at"
     from_clients = True

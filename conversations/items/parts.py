@@ -176,7 +176,7 @@ def input_content(content: str | list[InputPart]) -> str | list[dict[str, Any]]:
 
 
 def output_part(part: OutputPart) -> dict[str, Any]:
-    """Return a part of an output in public form. Its lists are never null."""
+    """Return a part of an output in public form. Lists without a value are empty, not null."""
     if isinstance(part, Refusal):
         return {"type": "refusal", "refusal": part.refusal, **part.additional}
     return {

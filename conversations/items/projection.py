@@ -18,7 +18,7 @@ Includable = Literal[
 INCLUDABLE: tuple[Includable, ...] = get_args(Includable)
 
 UPSTREAM_CALL_ID = "upstream_call_id"
-"""Key of stored hosted calls: the id that their upstream gave them. It is never shown."""
+"""Key of a stored hosted call that has the upstream's id of the call. It is never shown."""
 Body = dict[str, Any]
 
 
@@ -57,7 +57,7 @@ def _less(body: Body, key: str) -> Body:
 
 
 def _images_in(key: str) -> Callable[[Body, AbstractSet[str]], Body]:
-    # Only data URLs are left out: other URLs are short, and the only way to identify the image.
+    # Only data URLs are left out. Other URLs are short, and clients need them to identify the image.
 
     def shown(body: Body, include: AbstractSet[str]) -> Body:
         parts = body[key]

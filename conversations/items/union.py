@@ -139,7 +139,7 @@ def from_wire(body: dict[str, Any]) -> StoredItem:
 
 
 def readable_items(bodies: Iterable[dict[str, Any]]) -> list[StoredItem]:
-    """Return stored bodies as typed items, without unreadable ones; long texts are cut at the limit of requests."""
+    """Return the readable stored bodies as typed items. Texts are cut at the length that a request may contain."""
     items: list[StoredItem] = []
     for body in bodies:
         item = _readable(body) or _readable(_shortened(body))
@@ -161,7 +161,7 @@ def _readable(body: dict[str, Any]) -> StoredItem | None:
 
 
 def _shortened(value: Any) -> Any:
-    """Return a body with its texts cut at the limit of requests: a model may have written longer ones."""
+    """Return a body with its texts cut at the length that a request may contain. Models may write longer texts."""
     match value:
         case str():
             return value[:MAX_TEXT]
