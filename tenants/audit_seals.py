@@ -1,9 +1,9 @@
 """Seals of the audit log: a chain of digests that makes changed or removed lines evident.
 
-The application's database role may only add lines, but the owner of the tables could change them. Then the digest of
-the line's seal no longer matches, and to hide that, every later seal would have to be rewritten as well. A periodic
-task seals lines in the order of their ids, a minute after they were written. Writing the chain together with the lines
-would serialize all writers.
+The application's database role may only add lines, but the owner of the tables could change them. After such a change,
+the digest of the seal that covers the line no longer matches, and hiding this requires rewriting every later seal. A
+periodic task seals lines in the order of their ids, a minute after they were written: writing the chain together with
+the lines would serialize all writers.
 """
 
 import hashlib
@@ -76,7 +76,7 @@ def verify() -> Iterator[tuple[AuditSeal, str]]:
         for seal in AuditSeal.objects.order_by("pk").iterator(chunk_size=100):
             if reason := check(seal, previous):
                 yield seal, reason
-            # The stored digest, so that one changed line is reported once and not for every later seal.
+            # Continue with the stored digest, so that a changed line is reported once and not for every later seal.
             previous = seal.digest
 
 

@@ -45,12 +45,12 @@ class BearerAuthentication(BaseAuthentication):
 
 
 class HasScope(BasePermission):
-    """Permission class of DRF: the API key has the scope of the endpoint."""
+    """Permission class of DRF that requires the API key to have the scope of the endpoint."""
 
     @override
     def has_permission(self, request: Request, view: "APIView") -> bool:
         handler = getattr(view, (request.method or "").lower(), None)
-        # An empty scope: any key may.
+        # An endpoint with an empty scope accepts any key.
         if (declared := getattr(handler, "endpoint", None)) is not None and declared.scope:
             kind = Scope if declared.scope in Scope else AdminScope
             cast("Principal", request.user).require(kind(declared.scope))

@@ -1,7 +1,8 @@
 """Capabilities of models, as configured by the operator.
 
-They decide which features of a request are forwarded, emulated or rejected. The columns belong to
-`tenants.models.Model`; `Capabilities` is their value in a route. The defaults suit an unknown Chat Completions server.
+Capabilities decide which features of a request are forwarded, emulated or rejected. They are stored in columns of
+`tenants.models.Model`; a route has them as a `Capabilities` value. The defaults suit an unknown server of the Chat
+Completions API.
 """
 
 from dataclasses import dataclass, fields
@@ -36,7 +37,7 @@ class OutputLimit(models.TextChoices):
 
 
 class ReasoningHistory(models.TextChoices):
-    """Earlier reasoning that a model gets back."""
+    """The part of its earlier reasoning that a model receives again."""
 
     BY_PROVIDER = "", "As the provider's documentation says"
     NONE = "none", "None"
@@ -46,7 +47,7 @@ class ReasoningHistory(models.TextChoices):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """Capabilities of a model. A limit of None is unknown."""
+    """Capabilities of a model. None means that a limit is unknown."""
 
     vision: bool = True
     max_images: int | None = None

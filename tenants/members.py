@@ -1,4 +1,4 @@
-"""Changes of a team's members. They never remove the last lead of a team."""
+"""Functions that change the members of a team. None of them removes the last lead."""
 
 from typing import Any
 
@@ -32,13 +32,13 @@ def user_id(user: User) -> str:
 
 
 def find_person(name: str) -> User | None:
-    """Return the active user with exactly this username, or with this e-mail address if no other user has it."""
+    """Return the active user with exactly this username, else the only active user with this e-mail address."""
     found = User.objects.filter(is_active=True, username=name).first()
     return find_by_email(name) if found is None else found
 
 
 def find_by_email(address: str) -> User | None:
-    """Return the active user with this e-mail address if no other user has it."""
+    """Return the only active user with this e-mail address, or None."""
     if "@" not in address:
         return None
     # E-mail addresses are not unique: an ambiguous one must not pick a person at random.
@@ -47,7 +47,7 @@ def find_by_email(address: str) -> User | None:
 
 
 def add_member(*, team: Team, user: User, role: Role, actor: str) -> Membership | None:
-    """Add a user to a team. Returns None if they are a member already."""
+    """Add a user to a team. Return None if the user is already a member."""
     with scope.team(team.pk):
         member, made = Membership.objects.get_or_create(team=team, user=user, defaults={"role": role.value})
         if made:

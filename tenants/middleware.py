@@ -12,10 +12,10 @@ from tenants.console.viewer import lacks_second_factor, viewer_of
 
 
 class TeamScopeMiddleware:
-    """Opens row-level security for an admin request: all teams for staff, their own teams for members.
+    """Limits an admin request to the rows that its user may see: of all teams for staff, of their teams for members.
 
-    Other users see no row, even where a page forgets to filter. The whole request is one transaction, so a page that
-    raises leaves nothing half written.
+    Row-level security enforces the limit even where a page forgets to filter. The whole request is one transaction, so
+    that a page that raises leaves no partial changes.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
@@ -36,7 +36,7 @@ class TeamScopeMiddleware:
 
 
 class SecondFactorMiddleware:
-    """Redirects users without a second factor to the page where they add one, if the operator requires one."""
+    """If second factors are required, redirects users without one to the page where they can add one."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response

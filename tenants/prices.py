@@ -1,9 +1,11 @@
 """Prices of models and tools, and the costs of calls.
 
-A price list has an entry for each dimension of usage (input, cached input, output, a call of a tool and so on) and each
-condition under which it has another price: service tier, batch, long context. A cost is computed exactly and stored
-with ten decimal places. Prices per million tokens with up to four decimal places need no more; with a finer price, the
-cost of the call is rounded once, half to even. So the costs of a response's calls add up exactly to its cost.
+A price list has an entry for each dimension of usage (input, cached input, output, a call of a tool and so on), and
+further entries for conditions under which a dimension has another price: service tier, batch, long context.
+
+A cost is computed exactly and stored with ten decimal places, which suffices for prices per million tokens with up to
+four decimal places. With a finer price, the cost of each call is rounded once, half to even. So the cost of a response
+is always the exact sum of the costs of its calls.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -20,7 +22,7 @@ from core.errors import CostUnbounded
 MILLION = 1_000_000
 COST_PLACES = Decimal("1e-10")
 CACHE_SECONDS = 300
-"""Duration of a cache write whose duration the upstream does not report: the shortest that providers offer."""
+"""Assumed seconds of a cache write if the upstream does not report its duration: the shortest that providers offer."""
 STANDARD_TIERS = frozenset({"", "auto", "default", "standard", "standard_only", "on_demand"})
 """Names that upstreams use for the tier without a surcharge or discount."""
 
@@ -28,7 +30,7 @@ _NOTHING = Decimal(0)
 
 
 class Dimension(models.TextChoices):
-    """Quantity that a price is for."""
+    """Quantity that has a price."""
 
     INPUT = "input", "Input"
     CACHED_INPUT = "cached_input", "Cached input"
@@ -49,8 +51,8 @@ class Dimension(models.TextChoices):
     SEARCH = "search", "Search"
 
 
-# A kind of token without its own price has the price of the kind it is part of. A discount for cached tokens
-# applies to cached audio and images only if it is listed for them.
+# A kind of token without its own price has the price of the kind that contains it. A discount for cached tokens
+# applies to cached audio and images only if the price list has it for them.
 _FALLBACKS: Mapping[Dimension, tuple[Dimension, ...]] = {
     Dimension.CACHED_INPUT: (Dimension.INPUT,),
     Dimension.CACHE_WRITE: (Dimension.INPUT,),
@@ -80,10 +82,12 @@ TOKEN_DIMENSIONS = frozenset(dimension.value for dimension in (*_INPUT_KINDS, *_
 class PriceEntry:
     """`amount` US dollars for `per` units of a dimension, under conditions.
 
-    `service_tier`: calls of this tier; empty means every tier without an entry of its own. `batch`: calls of the
-    upstream's batch API. `above_tokens`: calls with more input tokens; they pay this price for all their tokens.
-    `cache_seconds`: cache writes of this duration; 0 means any. `hours`: calls that begin between two times of the day
-    in UTC, such as 16:30-00:30, without the last minute. `tool`: calls of this tool; empty means any.
+    - `service_tier`: only calls of this tier; empty means every tier without its own entry.
+    - `batch`: only calls of the upstream's batch API.
+    - `above_tokens`: only calls with more input tokens than this, but then for all their tokens.
+    - `cache_seconds`: only cache writes of this duration; 0 means any duration.
+    - `hours`: only calls that begin between two times of the day in UTC, such as 16:30-00:30; the second is excluded.
+    - `tool`: only calls of this tool; empty means any tool.
     """
 
     dimension: str
@@ -145,7 +149,10 @@ class Quantities:
 
 @dataclass(frozen=True, slots=True)
 class Unbounded:
-    """A quantity of a call without a known maximum: the parameter that causes it, and the message of its refusal."""
+    """A quantity of a call that has no known maximum.
+
+    `param` is the parameter that makes the quantity unbounded, `message` the error message if the call is refused.
+    """
 
     param: str
     message: str
@@ -155,8 +162,9 @@ class Unbounded:
 class Maxima:
     """The largest quantities that a call can be billed for.
 
-    `output_tokens` None: as many as the limits allow the call; this maximum is sent to the upstream. Upstreams bill
-    seconds and characters instead of tokens, or with `is_billed_by_call`, calls instead of all others.
+    If `output_tokens` is None, the call may generate as many tokens as its limits allow, and the upstream is sent this
+    maximum. Seconds and characters are billed instead of tokens. With `is_billed_by_call`, calls are billed instead of
+    all other quantities.
     """
 
     input_tokens: int | Unbounded = 0
@@ -178,7 +186,7 @@ class AppliedPrice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Cost of a call in US dollars with ten decimal places, and the prices that it is made of."""
+    """Cost of a call in US dollars with ten decimal places, and the prices from which it was computed."""
 
     total: Decimal
     entries: tuple[AppliedPrice, ...]
@@ -199,7 +207,7 @@ class PriceList:
     def __init__(self, entries: Iterable[PriceEntry] = ()) -> None:
         self.entries = tuple(entries)
         self._tiers = frozenset(entry.service_tier for entry in self.entries if entry.service_tier)
-        # The most specific condition first: the first entry that applies is the price.
+        # Entries with the most specific conditions come first: the first entry that applies is the price.
         self._by_dimension: dict[str, list[PriceEntry]] = {}
         for entry in sorted(self.entries, key=_specificity, reverse=True):
             self._by_dimension.setdefault(entry.dimension, []).append(entry)
@@ -245,12 +253,11 @@ class PriceList:
     def cost(
         self, quantities: Quantities, *, tier: str | None = None, batch: bool = False, at: datetime | None = None
     ) -> Cost | None:
-        """Return the cost of a call, or None if there is no price for a part of it.
+        """Return the cost of a call, or None if any part of the call has no price.
 
-        `tier` is the service tier that the upstream reported. Where a tier has no price for a dimension, the price
-        without a tier applies; but if prices depend on the tier and nothing is listed for this one, the cost is
-        unknown. It is also unknown if the call is billed by a dimension without a price. `at` excludes prices that were
-        not valid yet.
+        `tier` is the service tier that the upstream reported. If the tier has no price for a dimension, the price
+        without a tier applies. If the list has prices for other tiers but none for this tier, the cost is unknown. `at`
+        is the time of the call, which excludes prices that were not valid yet.
         """
         if not self.entries:
             return None
@@ -279,8 +286,8 @@ class PriceList:
     ) -> Decimal | None:
         """Return the highest cost of a call with at most these quantities, rounded up; None if it has no price.
 
-        `tiers` are the service tiers that the call may be served with, None for all of them. Each token is taken to be
-        of the most expensive kind that has a price. Raises `CostUnbounded` if something with a price has no maximum.
+        `tiers` are the service tiers with which the call may be served; None means all of them. Each token is counted
+        as the most expensive kind that has a price. Raises `CostUnbounded` if a quantity with a price has no maximum.
         """
         allowed = (
             None if tiers is None else {("" if tier.lower() in STANDARD_TIERS else tier.lower()) for tier in tiers}
@@ -303,7 +310,7 @@ class PriceList:
             for kinds, quantity in parts:
                 if not quantity:
                     continue
-                # Without a price for the plain kind, the call may have tokens without any price.
+                # If the plain kind has no price, the call may have tokens without any price.
                 if kinds[0] not in self._by_dimension:
                     return None
                 price = highest(kinds)
@@ -315,7 +322,7 @@ class PriceList:
 
         by_tokens = ((_INPUT_KINDS, most.input_tokens), (_OUTPUT_KINDS, most.output_tokens))
         by_length = (((Dimension.AUDIO_SECOND,), most.audio_seconds), ((Dimension.CHARACTER,), most.characters))
-        # A call without any quantity costs nothing but its price per call.
+        # A call without any quantity costs only its price per call.
         ways = [parts for parts in (by_tokens, by_length) if any(quantity for _, quantity in parts)]
         costs = [cost for cost in (total(*parts) for parts in ways) if cost is not None]
         if ways and not costs and not (most.is_billed_by_call and Dimension.CALL in self._by_dimension):
@@ -335,7 +342,7 @@ class PriceList:
         return None if entry is None else entry.amount * MILLION / entry.per
 
     def at(self, moment: datetime) -> "PriceList":
-        """Return the prices that apply at a moment, without prices that were replaced before it or begin after it."""
+        """Return the prices that are valid at a moment, without earlier prices that were replaced and future prices."""
         latest: dict[PriceEntry, PriceEntry] = {}
         for entry in self.entries:
             if entry.valid_from is not None and entry.valid_from > moment:
@@ -369,7 +376,7 @@ class PriceList:
                 ):
                     return entry
             if kind == Dimension.CACHE_WRITE and any(entry.cache_seconds for entry in entries):
-                # Writes of other durations have prices, so this one is not free of a surcharge.
+                # Cache writes of other durations have prices, so this one has an unknown surcharge.
                 return None
         return None
 
@@ -405,7 +412,7 @@ def _specificity(entry: PriceEntry) -> tuple[Any, ...]:
 
 
 def _conditions(entry: PriceEntry) -> tuple[Any, ...]:
-    """Return the conditions of an entry that are set, other than the time from which it is valid."""
+    """Return the conditions of an entry that are set, except the start of its validity."""
     values = (entry.tool, entry.service_tier, entry.batch, entry.above_tokens, entry.cache_seconds, entry.hours)
     return tuple(filter(None, values))
 
@@ -423,7 +430,7 @@ def _time(entry: PriceEntry) -> float:
 
 
 def same_price(entry: PriceEntry) -> PriceEntry:
-    """Return the entry without its amount and start: equal for entries of which a later one replaces the earlier."""
+    """Return the entry without its amount and start of validity. Entries that replace each other become equal."""
     return PriceEntry(
         dimension=entry.dimension,
         amount=_NOTHING,
@@ -438,7 +445,7 @@ def same_price(entry: PriceEntry) -> PriceEntry:
 
 def _parts(used: Quantities) -> Iterable[tuple[Dimension, Decimal, str | int]]:
     """Yield disjoint parts of the usage: dimension, quantity, and the tool or the seconds of a cache write."""
-    # Upstreams report inconsistent numbers now and then: no part may exceed the whole.
+    # Upstreams sometimes report inconsistent numbers, so each part is limited to the whole.
     cached = min(used.cached_tokens, used.input_tokens)
     written = min(used.cache_write_tokens, used.input_tokens - cached)
     written_1h = min(used.cache_write_1h_tokens, written)
@@ -450,7 +457,7 @@ def _parts(used: Quantities) -> Iterable[tuple[Dimension, Decimal, str | int]]:
     spoken = min(used.output_audio_tokens, used.output_tokens)
     drawn = min(used.output_image_tokens, used.output_tokens - spoken)
     reasoned = min(used.reasoning_tokens, used.output_tokens - spoken - drawn)
-    # Tokens take precedence: some upstreams also report seconds or characters of calls that they bill by tokens.
+    # Tokens take precedence: some upstreams bill a call by its tokens and also report its seconds or characters.
     has_tokens = bool(used.input_tokens or used.output_tokens)
     parts: tuple[tuple[Dimension, float, str | int], ...] = (
         (Dimension.INPUT, fresh - audio - image, ""),
@@ -474,7 +481,7 @@ def _parts(used: Quantities) -> Iterable[tuple[Dimension, Decimal, str | int]]:
     )
     for dimension, quantity, detail in parts:
         if quantity:
-            # Converted through its text: the nearest float of 0.1 s is not 0.1.
+            # Converted from the text of the number: as a binary float, 0.1 s is not exactly 0.1.
             yield dimension, Decimal(str(quantity)), detail
 
 
@@ -484,10 +491,9 @@ NO_PRICE = "No price"
 
 
 def possible_tiers(requested: str | None) -> frozenset[str] | None:
-    """Return the service tiers that a call may be served with; None for all of them.
+    """Return the service tiers with which a call may be served; None means all of them.
 
-    A requested tier may be busy, and then the call is served with the standard one. "auto" leaves the choice to the
-    upstream.
+    If the requested tier is busy, the call is served with the standard tier. "auto" leaves the choice to the upstream.
     """
     if requested is None or requested == "auto":
         return None

@@ -24,9 +24,9 @@ class BudgetLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectLimits:
-    """The limits of one subject: a team, an API key, or an end user (`*` is each one without limits of its own).
+    """The limits of one subject: a team, an API key or an end user. `*` stands for each end user without own limits.
 
-    `values` has the limits that are set, by the names of the columns of `LimitSet`.
+    `values` has the limits that are set, by column name of `LimitSet`.
     """
 
     kind: SubjectKind
@@ -44,14 +44,16 @@ class SubjectLimits:
 class Principal:
     """A team acting through one of its API keys, or the holder of an admin key, whose `team_id` is empty.
 
-    `tools` are those that both team and key allow. `grace_seconds` is how long a stored run continues after its client
-    has disconnected; None means to its end. `rejects_unavailable_tools`: hosted tools that this server cannot provide
-    are an error, even if the model may do without them.
-    `weight` is the team's share of the capacity that teams compete for, relative to other teams.
-    `continues_without_servers`: a response continues without an MCP server whose tools cannot be listed.
-    `limits` are those of the team, of the key and of every end user (`*`). `limits_some_end_users`: some end users of
-    the team have limits of their own, which `limits` looks up. `time_zone` is where the team's budgets begin.
-    `bills_estimates`: calls whose usage is unknown are billed by an estimate.
+    - `tools`: the hosted tools that both the team and the key allow.
+    - `grace_seconds`: the time for which a stored run continues after its client has disconnected; None: until it ends.
+    - `rejects_unavailable_tools`: a request is rejected if this server cannot provide one of its hosted tools, even if
+      the model could answer without the tool.
+    - `weight`: the team's share of the capacity for which teams compete, relative to other teams.
+    - `continues_without_servers`: a response continues without an MCP server whose tools cannot be listed.
+    - `limits`: the limits of the team, of the key and of every end user (`*`).
+    - `limits_some_end_users`: some end users of the team have their own limits, which are looked up separately.
+    - `time_zone`: the time zone in which the periods of the team's budgets begin.
+    - `bills_estimates`: calls whose usage is unknown are billed by an estimate.
     """
 
     team_id: str
@@ -80,7 +82,7 @@ class Principal:
 
     @property
     def is_limited(self) -> bool:
-        """True if any limit applies. Otherwise, requests neither call Redis for it nor store more."""
+        """True if any limit applies. Otherwise, requests need no call of Redis and no stored reservations."""
         return bool(self.limits or self.limits_some_end_users)
 
     @property
@@ -89,10 +91,10 @@ class Principal:
         return not self.team_id
 
     def has(self, scope: Scope | AdminScope) -> bool:
-        """Return whether the key has the scope.
+        """Return true if the key has the scope.
 
-        `*` stands for the scopes of a team and includes no scope of the admin API, and an admin key has none of a
-        team's scopes, except those that the admin API has as well: `admin.usage.read` includes `usage.read`.
+        The scope `*` of a team's key includes every scope of a team, but no scope of the admin API. An admin key has a
+        scope of teams only if the admin API has the same scope: `admin.usage.read` includes `usage.read`.
         """
         if self.is_admin:
             name = scope.value if scope.value.startswith("admin.") else f"admin.{scope.value}"

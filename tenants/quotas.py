@@ -1,6 +1,7 @@
 """Limits of stored objects (files, bytes, open batches), checked in the transaction that creates them.
 
-The limits' rows stay locked until it commits, so that of two requests for the last place one waits and is refused.
+The rows of the limits stay locked until the transaction commits. If two requests compete for the last place, the second
+one waits for the first and is then refused.
 """
 
 from collections.abc import Callable
@@ -17,15 +18,15 @@ _WHOSE = {"team": "your team", "key": "your API key"}
 def check(principal: Principal, name: str, *, adds: int, used: Callable[[str | None], int], unit: str) -> None:
     """Raise `QuotaReached` if the team or the key may not store `adds` more objects or bytes.
 
-    `name` is a column of `LimitSet`. `used` returns the number that a key has, or for None, the whole team. Must be
-    called in the transaction that creates the objects.
+    `name` is a column of `LimitSet`. `used` returns the number that is stored for a key id, or for the whole team if it
+    is None. Must be called in the transaction that creates the objects.
     """
-    # The cached limits only tell whether there are any; their values are read again below.
+    # The cached limits may be outdated, so they only show if there is a limit. Its value is read again below.
     if not any(name in subject.values for subject in principal.limits):
         return
     subjects = Q(api_key=None, end_user="") | Q(api_key=principal.key_id)
     sets = LimitSet.objects.select_for_update(no_key=True).filter(subjects, team=principal.team_id)
-    # In one order, so that two requests do not wait for each other.
+    # Always in the same order, so that two requests do not wait for each other.
     for limit_set in sets.exclude(**{name: None}).order_by("pk"):
         limit, existing = getattr(limit_set, name), used(limit_set.api_key_id)
         if existing + adds > limit:

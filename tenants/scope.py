@@ -1,8 +1,8 @@
 """Row-level security: the teams whose rows the current transaction may see.
 
 Only these two context managers, and the group-committed writer for the teams of its batch, make rows of tenants
-visible. Both open a transaction, because the setting is local to one. A nested one restores the outer setting when it
-ends.
+visible. Both context managers open a transaction, because the setting is local to a transaction. A nested scope
+restores the outer setting when it ends.
 """
 
 from collections.abc import Iterator

@@ -49,7 +49,7 @@ class NewKey:
 
 
 def ensure_team(*, name: str, actor: str = "system") -> Team:
-    """Return the team of this name; creates it if it does not exist."""
+    """Return the team of this name, and create it if it does not exist."""
     with scope.every_team():
         team, made = Team.objects.get_or_create(name=name)
         if made:
@@ -116,7 +116,7 @@ def create_key(*, team: Team, spec: KeySpec, actor: str = "system") -> NewKey:
 
 
 def unsaved_key(*, team: Team, spec: KeySpec) -> NewKey:
-    """Return a key with a new secret, and store nothing."""
+    """Return a key with a new secret. The key is not stored."""
     secret = _new_secret()
     key = ApiKey(
         team=team,
@@ -147,7 +147,7 @@ def create_service_account(
         audit(team_id=team.pk, actor=actor, action="service_account.created", target=account.pk, after=after)
         key = None
         if with_key:
-            # OpenAI's name of such a key.
+            # OpenAI gives the first key of a service account this name.
             spec = KeySpec(name="Secret Key", expires_at=expires_at, service_account=account)
             key = create_key(team=team, spec=spec, actor=actor)
     return account, key
@@ -170,7 +170,7 @@ def update_service_account(
 
 
 def delete_service_account(*, account: ServiceAccount, actor: str) -> None:
-    """Delete a service account: its keys are revoked, and only records refer to it."""
+    """Delete a service account and revoke its keys. The row is kept, because records refer to it."""
     with scope.team(account.team_id):
         if not ServiceAccount.objects.filter(pk=account.pk, deleted_at=None).update(deleted_at=now()):
             return
@@ -250,7 +250,7 @@ def rotate_key(*, key: ApiKey, grace: timedelta, actor: str = "system") -> NewKe
     """
     secret = _new_secret()
     with scope.team(key.team_id):
-        # Locked, as two rotations at the same time would each believe that the same secret is the old one.
+        # Locked, because otherwise two concurrent rotations would both keep the same secret as the old one.
         locked = ApiKey.objects.select_for_update().get(pk=key.pk)
         if locked.revoked_at is not None:
             raise ValueError("a revoked key cannot be rotated")
@@ -304,7 +304,7 @@ def enable_key(*, key: ApiKey, enabled: bool, actor: str = "system") -> bool:
 
 
 def suspend_team(*, team: Team, suspended: bool, actor: str = "system") -> bool:
-    """Suspend or resume a team, whose keys are refused while it is suspended; returns false if nothing changed."""
+    """Suspend or resume a team. While a team is suspended, its keys are refused. Returns false if nothing changed."""
     with scope.team(team.pk):
         candidates = Team.objects.filter(pk=team.pk, suspended_at__isnull=suspended)
         changed = candidates.update(suspended_at=now() if suspended else None) == 1
@@ -334,11 +334,11 @@ def add_upstream(
     wire_api: str | None = None,
     capabilities: Mapping[str, Any] | None = None,
 ) -> Upstream:
-    """Add an upstream, or update the one of this name, and route models to it; `*` routes every other name.
+    """Add an upstream, or update the upstream of this name, and route `models` to it; `*` stands for all other names.
 
-    `capabilities` apply to these models and are named as in `Capabilities`. Raises `ValidationError` for unknown names
-    and invalid values. An argument of None leaves the stored value unchanged. User and password in the URL are stored
-    encrypted, in place of the key.
+    `capabilities` apply to these models; their names are the fields of `Capabilities`. Raises `ValidationError` for
+    unknown names and invalid values. An argument of None leaves the stored value unchanged. A user name and password in
+    the URL are stored encrypted in place of the key.
     """
     model_values = _validated(capabilities or {})
     base_url, basic = split_credentials(base_url)
@@ -364,7 +364,10 @@ def add_upstream(
 
 @transaction.atomic
 def set_prices(model: Model, entries: Iterable[PriceEntry], *, actor: str = "system") -> None:
-    """Replace the prices of a model. Raises `ValidationError` for a negative amount or two prices for the same."""
+    """Replace the prices of a model.
+
+    Raises `ValidationError` for a negative amount, or for two prices with the same dimension and conditions.
+    """
     before = model.prices()
     rows = [
         Price(model=model, **{field.name: getattr(entry, field.name) for field in fields(entry)}) for entry in entries

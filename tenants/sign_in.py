@@ -121,7 +121,7 @@ def _note_logout(user: User | None, **_: Any) -> None:
 
 @receiver(user_login_failed)
 def _note_refusal(credentials: dict[str, Any], **_: Any) -> None:
-    # The field holds whatever was typed, of any length.
+    # The submitted text may have any length.
     name = str(credentials.get("username") or credentials.get("email") or "")[:_MOST_NAME]
     with scope.every_team():
         audit(team_id=None, actor="system", action="session.refused", target=f"user:{name}")

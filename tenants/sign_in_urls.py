@@ -9,7 +9,7 @@ from tenants.invitations.page import accept_invitation
 urlpatterns = [
     path("login/", views.login, name="account_login"),
     path("logout/", views.logout, name="account_logout"),
-    # Only shows that sign-up is closed; allauth's templates and views link to it.
+    # This page only says that sign-up is closed. It is needed because allauth's templates and views link to it.
     path("invitations/<str:token>/", accept_invitation, name="account_invitation"),
     path("signup/", views.signup, name="account_signup"),
     path("inactive/", views.account_inactive, name="account_inactive"),

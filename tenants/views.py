@@ -61,7 +61,7 @@ class ApiView(APIView):
             if isinstance(value, Endpoint) or hasattr(value, "endpoint")
         }
         if bare := {*cls.http_method_names} & vars(cls).keys() - declared.keys():
-            # Without a declaration it would be served without a check of its scope.
+            # A handler without a declared endpoint would be served without a check of its scope.
             raise TypeError(f"{cls.__name__}: declare {', '.join(bare)} with Endpoint")
         cls.path = path
         cls.endpoints = tuple(replace(endpoint, method=name.upper(), path=path) for name, endpoint in declared.items())

@@ -43,7 +43,7 @@ def audit_row(
 
 
 class AuditedAdmin(ModelAdmin):
-    """Audits what its forms save and delete: the changed fields with their old and new values, with secrets masked."""
+    """Admin that audits saved and deleted rows: changed fields with old and new values, and with secrets masked."""
 
     def save_model(self, request: HttpRequest, obj: Model, form: BaseModelForm[Any], change: Any) -> None:
         super().save_model(request, obj, form, change)

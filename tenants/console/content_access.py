@@ -25,20 +25,23 @@ from tenants.console.viewer import Viewer
 from tenants.models import AuditEvent, Reveal, Team
 
 HIDDEN = "•••"
-# Also the time within which repeated readings of one object are recorded only once.
+# Within this time, repeated readings of one object are also recorded only once.
 REVEALED_FOR = timedelta(minutes=30)
 _READ = "content.viewed"
 
 
 def with_readable(viewer: Viewer, rows: QuerySet[Any]) -> QuerySet[Any]:
-    """Annotate rows with `readable`, as the columns of a list have no access to the viewer."""
+    """Annotate rows with `readable`: true if the viewer may read the content of the row.
+
+    List columns use the annotation because they have no access to the viewer.
+    """
     readable = Value(value=True) if EVERY_TEAM in viewer.reading else Q(team_id__in=viewer.reading)
     rows = rows.annotate(readable=ExpressionWrapper(readable, output_field=BooleanField()))
     return rows  # noqa: RET504 - the stubs call an annotated query set Any
 
 
 def audit_read(viewer: Viewer, row: Model, *, team_id: str) -> None:
-    """Record that a user who is not a member of the team reads its content, at most once per object and 30 minutes.
+    """Record that a user reads content of a team without being a member, at most once per object within 30 minutes.
 
     Every page that shows content must call this.
     """
@@ -59,7 +62,7 @@ def read_allowed(viewer: Viewer, row: Any) -> bool:
 
 
 def audit_team_reads(viewer: Viewer, team_ids: Iterable[str]) -> None:
-    """Record that a user reads excerpts of many objects of these teams: one line per team, except for their own."""
+    """Record that a user reads excerpts of many objects: one line for each team of which the user is not a member."""
     foreign = {team_id for team_id in team_ids if team_id not in viewer.roles}
     if not foreign:
         return
@@ -71,7 +74,7 @@ def audit_team_reads(viewer: Viewer, team_ids: Iterable[str]) -> None:
 
 
 class RevealForm(forms.Form):
-    """The team, the reason, and the page to return to."""
+    """Form with the team to reveal, the reason, and the page to return to."""
 
     team = forms.CharField(max_length=64)
     reason = forms.CharField(max_length=500, min_length=5)

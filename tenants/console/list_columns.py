@@ -29,13 +29,14 @@ class ListColumn(Column[Row]):
 
 
 class ChosenColumns(ModelAdmin):
-    """List that is rendered as a `Table` of the chosen columns; `list_columns` are all of them, in their order.
+    """List that is rendered as a `Table` of the columns that the user has chosen.
 
-    The first column is always shown, as it contains the link to the page of the row.
+    `list_columns` are the columns to choose from, in their order. The first one is always shown, as it contains the
+    link to the page of the row.
     """
 
     list_columns: Sequence[ListColumn[Any]]
-    # Under which the choices of the users are stored.
+    # Name of the list under which users' choices are stored.
     list_columns_name: str
 
     @override

@@ -5,11 +5,12 @@
     def revoke(self, request: HttpRequest, key: ApiKey) -> HttpResponse | None:
         ...
 
-The method runs on a confirmed POST, and returns a page to show or None for the page of the object; it raises
-`ActionFailed` if the object refuses. Without a question it runs on GET as well, so it may only lead to another page.
+The method runs on a confirmed POST. It returns the page to show, or None for the page of the object, and raises
+`ActionFailed` if the object does not allow the action. Without a question, the method runs on GET as well, so it must
+change nothing and only redirect to another page.
 
-Its name goes into `actions_detail` for a button on the page of the object, into `actions_row` for one in each row of
-the list, and into `selection_actions` for the rows that are selected there.
+List the name of the method in `actions_detail` to show a button on the page of the object, in `actions_row` to show a
+button in each row of the list, and in `selection_actions` to offer the action for selected rows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +36,7 @@ CONFIRM = "console/confirm.html"
 
 
 class ActionFailed(Exception):
-    """An action that an object refused; the message is shown to the user."""
+    """The object does not allow the action. The message is shown to the user."""
 
 
 class RowForm(forms.Form):
@@ -63,16 +64,18 @@ class ReasonForm(RowForm):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowAction:
-    """Declaration of an action; the decorator of the method that performs it. Texts may be functions of the object.
+    """Declaration of an action, used to decorate the method that performs it. Texts may be functions of the object.
 
-    - `permits`: whether the viewer may perform it on an object.
-    - `applies`: whether the state of an object allows it; without that, the button is hidden and the method fails.
+    - `permits`: returns true if the viewer may perform the action on an object.
+    - `applies`: returns true if the state of an object allows the action; otherwise the button is hidden and the method
+      fails.
     - `question`: title of the confirmation page; required for an action that changes something.
-    - `button`, `button_variant`: the button of that page, by default with the title of the action.
-    - `description`: the text of that page; another `template` may extend `console/confirm.html` instead.
-    - `form`: asked for on that page; the method receives it once it is valid.
-    - `list_roles`: the roles that see the action in the list, where the theme shows it on all rows or on none.
-    - `done`: the past participle of messages ("3 responses cancelled"); otherwise the method writes its own.
+    - `button`, `button_variant`: the button of the confirmation page, by default with the title of the action.
+    - `description`: the text of the confirmation page; alternatively, `template` extends `console/confirm.html`.
+    - `form`: the form of the confirmation page; the method receives it after it was validated.
+    - `list_roles`: the roles that see the action in the list. The theme can show an action only on all rows or on none.
+    - `done`: the past participle for success messages ("3 responses cancelled"); without it, the method writes its own
+      message.
     """
 
     title: str
@@ -135,7 +138,7 @@ class RowAction:
     def _on_selection(
         self, perform: Callable[..., HttpResponse | None], admin: Any, request: HttpRequest, queryset: QuerySet[Any]
     ) -> HttpResponse:
-        """Serve the confirmation page of the action on the selected rows, and perform it once confirmed."""
+        """Serve the confirmation page for the selected rows, or perform the action on them if it was confirmed."""
         # `defer(None)`: otherwise the columns that the list defers would be read again for each row.
         selected = list(queryset.defer(None))
         rows = [row for row in selected if self.is_offered(viewer_of(request), row)]
@@ -186,7 +189,7 @@ class RowAction:
         title: str,
         skipped: int | None = None,
     ) -> HttpResponse:
-        """Render the page for one object or, with `skipped`, for the selected rows without those left out."""
+        """Render the page for one object, or for the selected rows; `skipped` rows were selected but are left out."""
         is_selection = skipped is not None
         selection = {"action": request.POST.get("action", ""), "confirmed": "yes"}
         page: HttpResponse = admin.render(
@@ -214,7 +217,7 @@ def _text(text: str | Callable[[Any], str], row: Any) -> str:
 
 
 class RowActions(ModelAdmin):
-    """Shows the actions that the viewer may perform on an object, and on selected rows of the list."""
+    """Admin that shows the actions that the viewer may perform on an object and on selected rows of the list."""
 
     # Names of the methods by the names that the form of the list posts.
     selection_actions: Mapping[str, str] = {}

@@ -25,7 +25,10 @@ RowView = Callable[..., HttpResponseBase]
 
 
 class RowPages(LogAdmin, TeamScoped):
-    """List of rows that belong to teams. A page of a row is a function of request, viewer, row and URL parameters."""
+    """List of rows that belong to teams.
+
+    Each page of a row is a view function that takes the request, the viewer, the row and the URL parameters.
+    """
 
     # Name of the URL, route below the page of the row, view.
     row_views: Sequence[tuple[str, str, RowView]] = ()
@@ -47,6 +50,6 @@ class RowPages(LogAdmin, TeamScoped):
 
     @override
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        # Without the annotations and filters of the list.
+        # The query set of the base class: the page of a row needs no annotations and filters of the list.
         rows = TeamScoped.get_queryset(self, request).select_related("team", "api_key")
         return rows.filter(pk=object_id.replace("\x00", "")).first()

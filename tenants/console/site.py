@@ -48,7 +48,7 @@ def page(route: str, *, name: str, viewers: Roles = EVERY_ROLE) -> Callable[[Vie
     """Register a function as the page `/admin/<route>`, for these roles and for administrators."""
 
     def register(view: View) -> View:
-        # Checked when the process starts: otherwise, one page would silently replace the other.
+        # Duplicates are rejected when the process starts: otherwise, one page would silently replace the other.
         if name in _pages:
             raise ValueError(f"There are two pages named '{name}'.")
         _pages[name] = ConsolePage(route=route, name=name, view=view, viewers=viewers)

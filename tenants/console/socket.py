@@ -24,7 +24,7 @@ from tenants.console.roles import EVERY_ROLE
 from tenants.console.viewer import Viewer, lacks_second_factor, read_viewer
 
 logger = logging.getLogger(__name__)
-# How long a socket may outlive a sign-out or a lost role.
+# The maximum time for which a socket stays open after a sign-out or the loss of a role.
 CHECK_SECONDS = 10.0
 DONE = 1000
 BROKEN = 1011
@@ -45,7 +45,7 @@ class AdminSocket(AsyncWebsocketConsumer):
         self._tasks: list[asyncio.Task[None]] = []
 
     async def watch(self) -> int:
-        """Send updates until there are no more; returns the close code. Cancelled when the page disconnects."""
+        """Send updates until there are no more, and return the close code. Cancelled when the page disconnects."""
         raise NotImplementedError
 
     async def send_message(self, message: dict[str, Any]) -> None:
@@ -97,7 +97,7 @@ class AdminSocket(AsyncWebsocketConsumer):
     async def _watch(self) -> None:
         try:
             await self.close(code=await self.watch())
-        # The boundary of the connection: without a close code the page would wait instead of reconnecting.
+        # Catches every exception, because without a close code the page would wait instead of reconnecting.
         except Exception:
             logger.exception("serving a live page failed")
             await self.close(code=BROKEN)

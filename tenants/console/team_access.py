@@ -10,7 +10,7 @@ from tenants.console.roles import ADMINISTRATORS_ONLY
 
 
 class TeamsInline(ByRole, TabularInline):
-    """Teams that may use an object. Without any, every team may."""
+    """Teams that may use an object. If the list is empty, every team may use it."""
 
     viewers = ADMINISTRATORS_ONLY
     extra = 0

@@ -1,4 +1,4 @@
-"""The user of the console with their roles, read once per request or WebSocket, so that checks need no queries."""
+"""The user of the console with their roles. Read once per request or WebSocket, so that checks need no queries."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

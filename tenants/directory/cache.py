@@ -1,7 +1,7 @@
 """Decorator that caches lookups for one to two seconds.
 
-A short lifetime needs no invalidation: every process learns of a revoked key or a changed route within two seconds, and
-a busy key costs each process one or two queries per second.
+The lifetime is so short that no invalidation is needed: every process notices a revoked key or a changed route within
+two seconds. A busy key costs each process one or two queries per second.
 """
 
 import asyncio
@@ -17,9 +17,10 @@ from core.db.db_threads import in_db_thread
 
 CACHE_SECONDS = 1.0
 # On event loops, results are used longer, because a lookup takes 30 to 100 ms in a busy process: its thread
-# waits for the interpreter lock after each query. Two seconds are promised, of which the lookup itself takes some.
+# waits for the interpreter lock after each query. The documented maximum is two seconds, including the lookup itself.
 LONGEST_USE_SECONDS = 1.8
-# A result that was used is looked up again after the first time; a use after the second time renews any other result.
+# The seconds after which a result is looked up again: the first value if the result was used in the meantime,
+# otherwise at the first use after the second value.
 _RENEWAL_SECONDS, _LATE_RENEWAL_SECONDS = 0.9, 1.2
 # Bounds memory when clients send many unknown keys or model names.
 MAX_ENTRIES = 10_000
@@ -28,11 +29,11 @@ Found = TypeVar("Found")
 
 
 class CachedLookup(Generic[Found]):
-    """Decorator of a lookup by strings: its results, including None, are cached for `CACHE_SECONDS`."""
+    """Decorator that caches the results of a lookup by strings, including None, for `CACHE_SECONDS`."""
 
     def __init__(self, look_up: Callable[..., Found]) -> None:
         self._look_up = look_up
-        # Each result with the time at which its lookup began: later changes are not in it.
+        # Each result with the time at which its lookup began: it may miss any later change.
         self._entries: dict[tuple[str, ...], tuple[float, Found]] = {}
         self._lock = threading.Lock()
         # Names that were used on an event loop since their last lookup.
@@ -52,7 +53,7 @@ class CachedLookup(Generic[Found]):
         return found
 
     def remember(self, found: Found, *name: str, at: float) -> None:
-        """Store a result that was looked up together with others, by a lookup that began at this monotonic time."""
+        """Store a result that another lookup has read as well. `at` is the monotonic time when that lookup began."""
         with self._lock:
             # Clearing everything is cheap: entries live for a second anyway.
             if len(self._entries) >= MAX_ENTRIES:
@@ -67,9 +68,9 @@ class CachedLookup(Generic[Found]):
         return {name for name in names if name not in self._entries or self._entries[name][0] <= after}
 
     async def aget(self, *name: str) -> Found:
-        """Return the result on the event loop. Only a miss switches to a thread, once for all concurrent callers.
+        """Return the result on the event loop. Only a miss starts a lookup in a thread, shared by concurrent callers.
 
-        A result that is in use is looked up again before it expires, and used meanwhile.
+        A result that is in use is looked up again before it expires; callers get the old result in the meantime.
         """
         entry = self._entries.get(name)
         age = LONGEST_USE_SECONDS if entry is None else time.monotonic() - entry[0]
@@ -78,7 +79,7 @@ class CachedLookup(Generic[Found]):
             if age > _LATE_RENEWAL_SECONDS:
                 _ = self._renewed(name)
             return entry[1]
-        # Shielded: a client that disconnects must not cancel the lookup of the others.
+        # Shielded: a client that disconnects must not cancel the lookup that others wait for.
         return await wait_limit.within_limit(asyncio.shield(self._renewed(name)))
 
     def _renewed(self, name: tuple[str, ...]) -> "asyncio.Task[Found]":
@@ -93,11 +94,12 @@ class CachedLookup(Generic[Found]):
 
     def _ended(self, loop: asyncio.AbstractEventLoop, name: tuple[str, ...], lookup: "asyncio.Task[Found]") -> None:
         del self._active[loop, *name]
-        # Marks the exception as retrieved: nothing may have waited for it. The next lookup raises its own.
+        # `exception()` marks the exception as retrieved, because perhaps no caller waits for it any more. The next
+        # lookup raises its own exception.
         if not lookup.cancelled() and lookup.exception() is None:
             loop.call_later(_RENEWAL_SECONDS, self._renew_if_used, name, context=Context())
 
     def _renew_if_used(self, name: tuple[str, ...]) -> None:
-        # At most one lookup for each use, as without renewals.
+        # Unused results are not renewed, so there are no more lookups than uses.
         if name in self._used:
             _ = self._renewed(name)

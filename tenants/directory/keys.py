@@ -53,7 +53,7 @@ _TOUCH_EVERY = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Secret:
-    """The secret a client sent: the key's current one, or the one before its last rotation."""
+    """The secret that a client sent: the current secret of the key, or the secret before the last rotation."""
 
     key: ApiKey | AdminKey
     principal: Principal
@@ -62,15 +62,15 @@ class _Secret:
 
     @property
     def used_at(self) -> datetime | None:
-        """Time of the last recorded use, as of the cached row."""
+        """Time of the last recorded use, according to the cached row."""
         return self.key.old_used_at if isinstance(self.key, ApiKey) and self.is_old else self.key.last_used_at
 
 
 @CachedLookup
 def _key(digest: str) -> _Secret | None:
     at = time.monotonic()
-    # Reads the key with the data that every request of the team needs next. With 1,000 teams hardly any lookup is
-    # cached, and three transactions instead of one kept the database threads busy with 70 requests per second.
+    # Reads the key together with the data that every request of the team needs next. With 1,000 teams, hardly any
+    # lookup is cached: with three transactions instead of one, 70 requests per second kept the database threads busy.
     own_names = Model.objects.filter(teams=OuterRef("team_id"), enabled=True).values("name")
     keys = ApiKey.objects.select_related("team").annotate(
         own_names=ArraySubquery(own_names), has_guardrail=Exists(Guardrail.objects.filter(pk=OuterRef("team_id")))
@@ -83,7 +83,7 @@ def _key(digest: str) -> _Secret | None:
     private_names.remember(frozenset(key.own_names), key.team_id, at=at)
     if not key.has_guardrail:
         guardrails.remember(None, key.team_id, at=at)
-    # Made here, once per lookup and not per request.
+    # Parsed here, once per lookup and not for each request.
     networks = tuple(ip_network(address, strict=False) for address in key.allowed_addresses or ())
     return _Secret(key=key, principal=_principal(key, limits), is_old=key.digest != digest, networks=networks)
 
@@ -120,17 +120,17 @@ def key_by_id(key_id: str) -> "tuple[ApiKey, Limits] | None":
 
 
 Limits = Mapping[str, Sequence[LimitSet]]
-"""The limit sets of teams and of some of their keys, by team."""
+"""The limit sets of teams and of some of their keys and end users, by team id."""
 
 
 HAS_LIMITS = Exists(LimitSet.objects.filter(team=OuterRef("team_id")))
 
 
 def limits_of(keys: Iterable[Any]) -> Limits:
-    """Return the limit sets of keys, of their teams and of the end users of these. One query, or none without limits.
+    """Return the limit sets of these keys, of their teams and of the teams' end users, by team id.
 
-    The keys are annotated with `has_limits`. Only one of the end users with limits of their own is included, as
-    there may be many.
+    The keys must be annotated with `has_limits`; without limits, no query is executed. Of the end users with their own
+    limits, only one per team is included, as there may be many.
     """
     keys = list(keys)
     limited, teams = {key.pk for key in keys if key.has_limits}, {key.team_id for key in keys if key.has_limits}
@@ -148,14 +148,14 @@ def limits_of(keys: Iterable[Any]) -> Limits:
 
 @CachedLookup
 def end_user_limits(team_id: str, end_user: str) -> SubjectLimits | None:
-    """Return the limits that an end user of a team has of its own, or None."""
+    """Return the limits that are set for this end user of a team, or None."""
     with scope.team(team_id):
         found = LimitSet.objects.filter(team=team_id, end_user=end_user).prefetch_related("budgets").first()
         return subject_limits(found) if found is not None else None
 
 
 def subject_limits(found: LimitSet) -> SubjectLimits:
-    """Return a row of limits, with its budgets, as the value that requests carry."""
+    """Convert a row of limits and its budgets to the value that a `Principal` contains."""
     kind: SubjectKind = "key" if found.api_key_id else "end_user" if found.end_user else "team"
     values = {name: value for name in LIMITS if (value := getattr(found, name)) is not None}
     budgets = tuple(
@@ -172,7 +172,7 @@ def subject_limits(found: LimitSet) -> SubjectLimits:
     )
 
 
-# Monotonic time from which the use of a secret is recorded again, by key id and whether it is the old secret. As the
+# Monotonic time from which the use of a secret is recorded again, by key id and by "is the old secret". As the
 # cached row is up to a second old, every request within that second would otherwise write.
 _next_touch: dict[tuple[str, bool], float] = {}
 
@@ -220,8 +220,7 @@ async def awith_limits(principal: Principal) -> Principal:
 def principal_of_run(key_id: str) -> Principal:
     """Return the principal of the key that created a background response.
 
-    Raises `Unauthorized` for a key that was revoked since then. A key that has only expired remains valid for requests
-    that it made before.
+    Raises `Unauthorized` if the key has been revoked since. An expired key remains valid for its earlier requests.
     """
     key, limits = _require_key(key_by_id(key_id))
     if key.revoked_at is not None:
@@ -269,7 +268,7 @@ def _check_enabled(key: ApiKey) -> None:
 
 
 def _touch_is_due(secret: _Secret) -> bool:
-    """Return true at most once a minute per secret and process, and reserve that minute."""
+    """Return true if the use of a secret must be recorded: at most once a minute for each secret and process."""
     used_at, name = secret.used_at, (secret.key.pk, secret.is_old)
     if used_at is not None and clock.now() - used_at <= _TOUCH_EVERY:
         return False
@@ -303,21 +302,21 @@ class _Use:
 
 
 def _record_uses(uses: Iterable[_Use]) -> None:
-    # In the order of the keys, so that processes that record the same ones do not deadlock.
+    # In the order of the keys, so that processes that record uses of the same keys do not deadlock.
     with scope.every_team():
         for use in sorted(uses, key=lambda use: use.key_id):
             use.table.objects.filter(pk=use.key_id).update(**use.values)
 
 
 class _Uses:
-    """The uses of keys that wait to be recorded; requests do not wait. A thousand keys cause 17 uses a second."""
+    """Records uses of keys in the background, so that requests do not wait. 1,000 keys cause 17 uses per second."""
 
     def __init__(self) -> None:
         self._waiting: list[_Use] = []
         self._recording: asyncio.Task[None] | None = None
 
     def add(self, use: _Use) -> None:
-        """Record a use soon, together with other uses that are added while earlier ones are recorded."""
+        """Queue a use, which is recorded together with others as soon as earlier uses have been recorded."""
         self._waiting.append(use)
         loop = asyncio.get_running_loop()
         if self._recording is None or self._recording.done() or self._recording.get_loop() is not loop:

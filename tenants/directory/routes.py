@@ -31,7 +31,7 @@ from tenants.principal import Principal
 class UpstreamEndpoint:
     """Address, credentials and name of an upstream. `base_url` ends in /v1; `api_key` is plain text: never log it.
 
-    Instead of a key, it may be the `Authorization` header of basic authentication.
+    For basic authentication, `api_key` is the value of the `Authorization` header instead of a key.
     """
 
     id: str
@@ -46,7 +46,7 @@ class UpstreamEndpoint:
 
     @property
     def speaks_responses(self) -> bool:
-        """True if its API is the Responses API, false for chat completions."""
+        """True if the upstream serves the Responses API, false if it serves chat completions."""
         return self.wire_api == WireApi.RESPONSES
 
     @property
@@ -68,9 +68,9 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wildcard:
-    """The route `*` of a team: every name that no model of its own claims goes to this upstream.
+    """The route `*` of a team: the upstream that receives every model name without its own row.
 
-    With an `upstream_model`, all names stand for that model.
+    If `upstream_model` is set, all these names stand for that model.
     """
 
     upstream: UpstreamEndpoint
@@ -80,20 +80,20 @@ class Wildcard:
 
 
 def visible_to(team_id: str) -> Q:
-    """Return the condition on models, connectors and search engines that a team may use."""
+    """Return the query condition that selects the models, connectors or search engines that a team may use."""
     return Q(teams__isnull=True) | Q(teams=team_id)
 
 
 @CachedLookup
 def private_names(team_id: str) -> frozenset[str]:
-    """Return the names of the models that only some teams may use, this one among them."""
+    """Return the names of the models that are restricted to some teams including this one."""
     with scope.every_team():
         return frozenset(Model.objects.filter(teams=team_id, enabled=True).values_list("name", flat=True))
 
 
 @CachedLookup
 def _shared_route(name: str) -> Route | None:
-    """Return the route of a name for all teams without a model of their own for it."""
+    """Return the route of a name for all teams that have no restricted model of this name."""
     return _best_route(name, Q(teams__isnull=True), for_team=Q(pk__isnull=True))
 
 
@@ -120,14 +120,14 @@ def _best_route(name: str, visible: Q, *, for_team: Q) -> Route | None:
 
 
 def _precedence(model: Any) -> tuple[bool, bool]:
-    # Exact names before `*`, the team's models before those of every team, the default upstream before others; then the
-    # oldest, as max() returns the first of equals.
+    # The team's models come before the models of every team, and the default upstream before others. Then the oldest
+    # model comes first, as max() returns the first of equals.
     return bool(model.for_team), model.upstream.is_default
 
 
 @CachedLookup
 def wildcard(team_id: str) -> Wildcard | None:
-    """Return the route of all names that no model of its own claims, or None."""
+    """Return the route of all model names without their own row, or None."""
     # Not `scope.team`, for the same reason as in `_best_route`.
     with scope.every_team():
         candidates = Model.objects.filter(visible_to(team_id), name="*", enabled=True).select_related("upstream")
@@ -138,7 +138,7 @@ def wildcard(team_id: str) -> Wildcard | None:
         try:
             endpoint = upstream_of(best.upstream)
         except InvalidToken:
-            # Its calls fail, and so would a request for its models. Lists of models must not.
+            # The key of the upstream cannot be decrypted, so its calls fail. Lists of models must not fail.
             return None
     return Wildcard(
         upstream=endpoint, owner=best.upstream.name, created=best.created_at, upstream_model=best.upstream_model
@@ -146,7 +146,7 @@ def wildcard(team_id: str) -> Wildcard | None:
 
 
 def route_of(model: Model, name: str) -> Route:
-    """Return the route through this row, even if it is disabled; for test calls by operators."""
+    """Return the route through this model's row, even if the model is disabled; for test calls by operators."""
     return build_route(model, name, model.upstream_model or name, price_lists([model]))
 
 
@@ -160,14 +160,14 @@ def upstream_of(server: "models.Upstream") -> UpstreamEndpoint:
 
 
 def upstreams(*, limit: int) -> list[UpstreamEndpoint]:
-    """Return the oldest upstreams."""
+    """Return the oldest upstreams, up to `limit`."""
     with scope.every_team():
         return [upstream_of(upstream) for upstream in models.Upstream.objects.order_by("created_at")[:limit]]
 
 
 def price_lists(found: Collection[Model]) -> Mapping[int, PriceList]:
-    """Return the prices of models by their key."""
-    # Not prefetched: rows that refer to each other are garbage that only the collector frees.
+    """Return the prices of models, by primary key."""
+    # Not prefetched: rows that refer to each other can be freed only by the garbage collector.
     entries: dict[int, list[PriceEntry]] = {model.pk: [] for model in found}
     for row in models.Price.objects.filter(model__in=[*entries]).order_by("pk"):
         entries[cast("int", row.model_id)].append(row.entry())
@@ -200,7 +200,7 @@ async def aroute(caller: Principal, model: str) -> Route:
 
 
 def route_of_run(*, team_id: str, model: str, upstream_id: str, upstream_model: str) -> Route:
-    """Return the route that a background response was created with, with the model's current capabilities.
+    """Return the route with which a background response was created, with the model's current capabilities.
 
     Raises `ModelNotFound` if the upstream no longer serves the model for this team.
     """
@@ -212,7 +212,7 @@ def route_of_run(*, team_id: str, model: str, upstream_id: str, upstream_model: 
 
 @CachedLookup
 def run_route(team_id: str, model: str, upstream_id: str, upstream_model: str) -> Route | None:
-    """Return the route that a run was created with, or None if the upstream no longer serves the model."""
+    """Return the route with which a run was created, or None if the upstream no longer serves the model."""
     # Not `scope.team`, for the same reason as in `_best_route`.
     with scope.every_team():
         found = Model.objects.filter(visible_to(team_id), upstream=upstream_id, name__in=[model, "*"], enabled=True)

@@ -18,8 +18,8 @@ from tenants.models import (
 def look_up_runs(runs: Collection[tuple[str, str, str, str, str]]) -> None:
     """Look up the keys, guardrails and routes that many runs are about to need, all at once.
 
-    A run is given by its key, team, model, upstream and model of the upstream. At most five queries, two more
-    if a team has limits, and none for what was looked up within the last second.
+    A run is a tuple of its key, team, model, upstream, and the upstream's name of the model. Executes at most five
+    queries, or seven if a team has limits. Results of the last second are cached.
     """
     at = time.monotonic()
     keys = key_by_id.missing((key_id,) for key_id, *_ in runs)

@@ -21,7 +21,7 @@ from tenants.prices import PriceList
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpServer:
-    """Address and credentials of a connector, which are the operator's secrets."""
+    """Address and credentials of a connector. Both are secrets of the operator."""
 
     url: str = field(repr=False)
     authorization: str = field(repr=False)
@@ -29,7 +29,7 @@ class McpServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchEngineSettings:
-    """Search engine of a team, with the operator's secrets. An empty `base_url` means the public service."""
+    """Search engine of a team, including secrets of the operator. An empty `base_url` means the public service."""
 
     kind: str
     base_url: str = field(default="", repr=False)
@@ -38,7 +38,7 @@ class SearchEngineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardrailSettings:
-    """Guardrail of a team. An empty checker checks nothing. Address and secret of the hook are the team's secrets."""
+    """Guardrail of a team. An empty checker means no check. URL and secret of the hook are secrets of the team."""
 
     input_checker: str
     input_action: str
@@ -65,7 +65,7 @@ def search_engine(team_id: str) -> SearchEngineSettings | None:
     # Not `scope.team`: row-level security would hide the rows that restrict an object to other teams.
     with scope.every_team():
         found = SearchEngine.objects.filter(visible_to(team_id), enabled=True).annotate(for_team=Q(teams=team_id))
-        # The team's own engine before shared ones; the server's configuration is the last resort.
+        # The team's own engine takes precedence over shared ones, and these over the server's configuration.
         best = max(found.order_by("-created_at"), key=lambda engine: bool(engine.for_team), default=None)
     if best is not None:
         return SearchEngineSettings(kind=best.kind, base_url=best.base_url, api_key=best.api_key)
@@ -76,7 +76,7 @@ def search_engine(team_id: str) -> SearchEngineSettings | None:
 
 @CachedLookup
 def image_model(team_id: str) -> str:
-    """Return the team's default image model, else that of the server's configuration, else an empty string."""
+    """Return the default image model of the team, else of the server's configuration, else an empty string."""
     with scope.every_team():
         own = Team.objects.values_list("image_model", flat=True).filter(pk=team_id).first()
     return own or settings.IMAGE_MODEL
@@ -84,7 +84,7 @@ def image_model(team_id: str) -> str:
 
 @CachedLookup
 def summary_model(team_id: str) -> str:
-    """Return the team's model for summaries of reasoning, else that of the server, else an empty string."""
+    """Return the reasoning summary model of the team, else of the server's configuration, else an empty string."""
     with scope.every_team():
         own = Team.objects.values_list("summary_model", flat=True).filter(pk=team_id).first()
     return own or settings.REASONING_SUMMARY_MODEL
@@ -92,7 +92,7 @@ def summary_model(team_id: str) -> str:
 
 @CachedLookup
 def bills_estimates(team_id: str) -> bool:
-    """Return whether a team is billed for calls whose usage is unknown, by the estimate."""
+    """Return true if a team is billed by an estimate for calls whose usage is unknown."""
     with scope.team(team_id):
         policy = Team.objects.values_list("unknown_usage", flat=True).filter(pk=team_id).first()
     return policy != UnknownUsage.FREE
@@ -100,7 +100,7 @@ def bills_estimates(team_id: str) -> bool:
 
 @CachedLookup
 def tool_prices() -> PriceList:
-    """Return the prices of the platform's hosted tools, which apply where a model has none of its own."""
+    """Return the platform's prices of hosted tools, which apply unless a model has its own price for a tool."""
     return PriceList(row.entry() for row in models.Price.objects.filter(model=None).order_by("pk"))
 
 

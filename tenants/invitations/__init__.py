@@ -1,4 +1,4 @@
-"""Invitations to create an account: a link that an administrator passes on, and the page behind it."""
+"""Invitations to create an account: the link that an administrator sends to a person, and the page that it opens."""
 
 from tenants.invitations.services import (
     EmailTaken,

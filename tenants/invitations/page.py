@@ -1,4 +1,4 @@
-"""The page behind the link of an invitation. It needs no sign-in: the token in the URL is the permission."""
+"""The page that the link of an invitation opens. It needs no sign-in: the token in the URL is the permission."""
 
 from django import forms
 from django.contrib import messages
@@ -15,7 +15,7 @@ from tenants.invitations import services
 
 
 class AccountForm(BaseUserCreationForm[User]):
-    """Name and password of the account."""
+    """Form with the name and the password of the new account."""
 
     first_name = forms.CharField(max_length=150, required=False)
     last_name = forms.CharField(max_length=150, required=False)
@@ -25,9 +25,10 @@ class AccountForm(BaseUserCreationForm[User]):
         fields = ["username", "first_name", "last_name"]
 
     def clean_username(self) -> str:
-        """Refuse a username that exists in upper or lower case, and e-mail addresses other than the user's own.
+        """Reject a username that exists, ignoring case, and one that is the e-mail address of another person.
 
-        Leads add people by username or e-mail address, and could add a user whose name is the address of another.
+        Leads add people to teams by username or e-mail address. They could add the wrong person if a user had the
+        address of another person as username.
         """
         username: str = self.cleaned_data["username"]
         if User.objects.filter(username__iexact=username).exists():
@@ -41,7 +42,7 @@ class AccountForm(BaseUserCreationForm[User]):
 @sensitive_post_parameters("password1", "password2")
 @require_http_methods(["GET", "HEAD", "POST"])
 def accept_invitation(request: HttpRequest, token: str) -> HttpResponse:
-    """Show the form of the account; on POST, create it. 404 for a link that is wrong, used, deleted or expired."""
+    """Show the form for the account; on POST, create the account. Raises 404 if the invitation is not pending."""
     invite = services.find_by_token(token)
     if invite is None:
         raise Http404

@@ -1,6 +1,7 @@
 """Invitations: links with which people create their accounts. There is no other way to sign up.
 
-The link is a signed id, so it can be shown again while the invitation is pending, and ends with it.
+The link is the signed id of the invitation. So it can be shown again while the invitation is pending, and it stops
+working when the invitation is accepted or deleted, or expires.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,7 +34,7 @@ class NotPending(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectRole:
-    """A team of an invitation and the role in it, as the admin API names it."""
+    """A team of an invitation, and the user's role in the team by its name in the admin API."""
 
     team: Team
     role: str
@@ -60,7 +61,7 @@ def create_invite(*, email: str, projects: Iterable[ProjectRole], actor: str) ->
 
 
 def delete_invite(*, invite: Invite, actor: str) -> None:
-    """Delete an invitation, whose link no longer works. Raises `NotPending` for one that was accepted."""
+    """Delete an invitation, so that its link stops working. Raises `NotPending` if the invitation was accepted."""
     with scope.every_team():
         if not Invite.objects.filter(pk=invite.pk, accepted_at=None).delete()[0]:
             raise NotPending
@@ -90,7 +91,7 @@ def find_pending(addresses: Iterable[str]) -> Invite | None:
 
 
 def accept(invite: Invite, *, values: Mapping[str, str]) -> User:
-    """Create the account of an invitation, with these username, first and last name and password, and add it to teams.
+    """Create the account of an invitation and add it to the teams. `values` are username, names and password.
 
     Raises `NotPending` if the invitation was accepted or deleted meanwhile, or has expired.
     """
@@ -114,11 +115,12 @@ def accept(invite: Invite, *, values: Mapping[str, str]) -> User:
 def join(invite: Invite, user: User) -> None:
     """Mark an invitation as accepted by a new user and add the user to its teams.
 
-    Deletes all other invitations of the address, so that it has one account. Raises `NotPending`.
+    Deletes all other invitations of the same e-mail address, so that the address gets only one account. Raises
+    `NotPending`.
     """
     actor = f"user:{user.get_username()}"
     with scope.every_team():
-        # Locked in the same order by everyone, as two links to one address may be used at the same time.
+        # Always locked in the same order, as two invitations of one address may be accepted at the same time.
         same_address = Invite.objects.select_for_update().filter(email__iexact=invite.email, accepted_at=None)
         duplicates = [row for row in same_address.order_by("pk") if row.pk != invite.pk]
         # Conditional update: of two people with the same link, one creates an account.
@@ -126,7 +128,8 @@ def join(invite: Invite, user: User) -> None:
         if not pending.update(accepted_at=now(), accepted_by=user):
             raise NotPending
         audit(team_id=None, actor=actor, action="invite.accepted", target=invite.pk, after={"email": invite.email})
-        # Deleted and not accepted: the holder of this link may not have theirs, which may lead to other teams.
+        # The other invitations are deleted and not accepted: they may be for other teams, and the holder of this link
+        # may not have received their links.
         for duplicate in duplicates:
             delete_invite(invite=duplicate, actor=actor)
         # Teams that were archived or deleted since then are left out.

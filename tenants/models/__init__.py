@@ -1,4 +1,4 @@
-"""Models of the tenancy. Tables with a `team_id` are under row-level security, which the first migration sets up."""
+"""Models of the tenancy. The first migration enables row-level security for all tables with a `team_id`."""
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
@@ -141,7 +141,7 @@ def search_engine_id() -> str:
 
 
 class Scope(models.TextChoices):
-    """Permissions of an API key; a request whose scope the key lacks gets a 403."""
+    """Permissions of an API key. A request is answered with a 403 if the key lacks the scope of the endpoint."""
 
     ALL = "*", "All permissions"
     RESPONSES_READ = "responses.read", "Read responses"
@@ -208,7 +208,7 @@ class ApiKey(models.Model):
         blank=True,
         help_text="Leave empty to allow all models of the team.",
     )
-    # The team's own list restricts this one further.
+    # The list of tools of the team restricts this list further.
     tools = ToolKindsField(help_text="Hosted tools that the key may use, as far as the team may use them.")
     created_at = models.DateTimeField(default=now, editable=False)
     created_by = models.ForeignKey(
@@ -276,7 +276,7 @@ class Upstream(models.Model):
 
 
 class Model(CapabilityColumns):
-    """A public model name and the upstream that serves it. `*` routes every name without its own row."""
+    """A public model name and the upstream that serves it. The name `*` stands for all names without their own row."""
 
     name = models.CharField(max_length=200, help_text="Name that clients use, or * for every other name.")
     upstream = models.ForeignKey(Upstream, on_delete=models.CASCADE, related_name="models")
@@ -305,7 +305,7 @@ _HOURS = r"^([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d$"
 
 
 class Price(models.Model):
-    """An entry of a price list (`PriceEntry`): of a model, or without one, of the platform's hosted tools."""
+    """An entry (`PriceEntry`) of the price list of a model or, if `model` is null, of the platform's hosted tools."""
 
     model = models.ForeignKey(Model, null=True, blank=True, on_delete=models.CASCADE, related_name="price_entries")
     dimension = models.CharField(max_length=30, choices=Dimension.choices, default=Dimension.INPUT)
@@ -446,7 +446,7 @@ class SearchKind(models.TextChoices):
 class SearchEngine(models.Model):
     """A search engine for web search.
 
-    An engine restricted to a team takes precedence over one for all teams, and that over the setting SEARXNG_URL.
+    An engine restricted to a team takes precedence over an engine for all teams, and both over the setting SEARXNG_URL.
     """
 
     id = IdField(default=search_engine_id)
@@ -467,7 +467,7 @@ class SearchEngine(models.Model):
 
     class Meta:
         verbose_name = "search engine"
-        # SearXNG has no public service that an empty address could stand for.
+        # An empty address means the public service of the engine, and SearXNG has none.
         constraints = [
             models.CheckConstraint(
                 condition=~models.Q(kind=SearchKind.SEARXNG, base_url=""), name="search_engine_searxng_has_address"
@@ -509,7 +509,7 @@ class GuardAction(models.TextChoices):
 
 
 class Guardrail(models.Model):
-    """Checks of the input and output of a team's responses, regardless of the parameters of requests."""
+    """Settings of the checks that the input and output of a team's responses must pass, whatever requests ask for."""
 
     team = models.OneToOneField(Team, on_delete=models.CASCADE, related_name="guardrail", primary_key=True)
     input_checker = models.CharField(max_length=10, choices=Checker.choices, blank=True, default=Checker.NONE)
@@ -537,7 +537,7 @@ class Guardrail(models.Model):
 class GuardrailDecision(models.Model):
     """Result of a guardrail check of an input or output. Append-only.
 
-    `response_id` is no foreign key, as the response may never have been created.
+    `response_id` is not a foreign key, because no response is created if its input is blocked.
     """
 
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
@@ -578,8 +578,7 @@ OUTCOME_TONES = {
 class UsageRecord(models.Model):
     """Usage of one upstream call, or of one hosted tool call that has a cost.
 
-    `input_tokens` includes the cached ones. No foreign key may point here, so that the table can be partitioned by
-    time.
+    `input_tokens` includes cached tokens. The table is partitioned by time, so no foreign key may refer to it.
     """
 
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
@@ -606,7 +605,7 @@ class UsageRecord(models.Model):
     characters = models.PositiveIntegerField(default=0, help_text="Text that was spoken.")
     images = models.PositiveIntegerField(default=0, help_text="Images that were generated.")
     batch = models.BooleanField(default=False, help_text="The call was made for a line of a batch.")
-    # Spending of end users against their budgets.
+    # The end user whose budget counts the cost.
     end_user = models.CharField(max_length=END_USER_LENGTH, default="", db_collation="C")
     estimated = models.BooleanField(default=False, help_text="The upstream reported no usage; estimated.")
     service_tier = models.CharField(max_length=40, default="", help_text="Tier that the upstream reported.")

@@ -56,9 +56,9 @@ def _bytes() -> "models.BigIntegerField[int | None, int | None]":
 
 
 class LimitSet(TeamRow):
-    """Limits of one subject: a team, one of its API keys, or an end user of the team. Empty means no limit.
+    """Limits of one subject: a team, one of its API keys, or an end user of the team. An empty column means no limit.
 
-    `end_user` is a `safety_identifier` (or `user`) of requests; `*` is every end user without limits of its own.
+    `end_user` is the `safety_identifier` (or `user`) of requests; `*` stands for each end user without own limits.
     """
 
     api_key = models.ForeignKey("tenants.ApiKey", null=True, blank=True, on_delete=models.CASCADE, related_name="+")
@@ -132,10 +132,11 @@ class ReservationKind(models.TextChoices):
 
 
 class Reservation(TeamRow):
-    """A part of limits that a run, a call or a stream has reserved, from before its start until its usage is recorded.
+    """The amounts of its limits that a run, a call or a stream has reserved.
 
-    The state of the limits in Redis is rebuilt from these rows. `details` has the data for billing the call if its
-    process dies. A row without `response_id` belongs to the process `lease_owner`, until `lease_until`.
+    The row is stored before the start and deleted when the usage is recorded. The state of the limits in Redis is
+    rebuilt from these rows. `details` has the data for billing the call if its process dies. A row without
+    `response_id` belongs to the process `lease_owner` until `lease_until`.
     """
 
     id = models.CharField(max_length=100, primary_key=True, db_collation="C")
@@ -166,7 +167,7 @@ class Reservation(TeamRow):
 class LimitEpoch(models.Model):
     """Number of times that the state of a team's limits in Redis was rebuilt.
 
-    A reservation is stored only if the epoch is still the one in which it was made.
+    A reservation is stored only if the epoch has not changed since the reservation was made.
     """
 
     team = models.OneToOneField(Team, primary_key=True, on_delete=models.CASCADE, related_name="+")

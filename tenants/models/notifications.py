@@ -1,4 +1,4 @@
-"""Models of the outbox and of notifications: the base of all deliveries, mails, and the preferences of people."""
+"""Models of the outbox and of notifications: the base class of deliveries, mails, and the preferences of users."""
 
 from django.conf import settings
 from django.db import models
@@ -39,7 +39,7 @@ DELIVERY_TONES = {
 class Delivery(TeamRow):
     """A row of the outbox: a message to be sent to one receiver.
 
-    Until `claimed_until`, only the worker that claimed it may attempt it; then any other worker may claim it.
+    Until `claimed_until`, only the worker that claimed the row may send the message. Then any worker may claim it.
     """
 
     created_at = models.DateTimeField(default=now)
@@ -65,7 +65,7 @@ DUE_IFF_PENDING = Q(state=DeliveryState.PENDING, next_attempt_at__isnull=False) 
 
 
 class NotificationKind(models.TextChoices):
-    """Kinds of notifications, which people can turn on and off by team."""
+    """Kinds of notifications. Users can turn each kind on or off for each of their teams."""
 
     BUDGET_ALERT = "budget.alert", "Budget alerts"
     KEY_EXPIRING = "api_key.expiring", "API keys that expire soon"
@@ -73,7 +73,7 @@ class NotificationKind(models.TextChoices):
 
 
 class Notification(TeamRow):
-    """An event that a team was notified of, once: `key` identifies it among the notifications of its kind."""
+    """An event of which a team was notified. `key` identifies it within its kind, so that it is reported only once."""
 
     id = IdField(default=notification_id)
     kind = models.CharField(max_length=40, choices=NotificationKind.choices)
@@ -87,9 +87,9 @@ class Notification(TeamRow):
 
 
 class MailDelivery(Delivery):
-    """A mail to one person. Every attempt has the same Message-ID, which is made from `id`.
+    """A mail to one person. Every attempt has the same Message-ID, which is derived from `id`.
 
-    The text must not contain secrets. The footer with the link to unsubscribe is added when it is sent.
+    The text must not contain secrets. The footer with the link to unsubscribe is added when the mail is sent.
     """
 
     id = IdField(default=mail_id)
@@ -117,7 +117,7 @@ class MailDelivery(Delivery):
 
 
 class NotificationPreference(models.Model):
-    """A person's choice whether to receive the notifications of one kind of one team by mail."""
+    """The choice of a user to receive, or not to receive, mails with notifications of one kind for one team."""
 
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="+", db_index=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+", db_index=False)
@@ -133,7 +133,7 @@ class NotificationPreference(models.Model):
 
 
 class BudgetCheck(models.Model):
-    """The time up to which usage was compared with budgets. A single row, or none before the first time."""
+    """The time up to which usage was compared with budgets. The table has one row, or none before the first check."""
 
     # A fixed key keeps the table at one row.
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)

@@ -9,7 +9,7 @@ from core.clock import now
 from core.ids import new_id, new_short_id
 from tenants.models.teams import IdField, Team
 
-# As at OpenAI. It decides in which table a key is looked up (`tenants.directory`).
+# The same prefix as OpenAI's. It decides in which table a key is looked up (`tenants.directory`).
 ADMIN_KEY_PREFIX = "sk-admin-"
 
 
@@ -24,7 +24,7 @@ def service_account_id() -> str:
 
 
 class AdminScope(models.TextChoices):
-    """Permissions of an admin key. No scope of a team's key implies them, and they imply no scope of a team's key."""
+    """Permissions of an admin key, independent of the scopes of teams' keys: neither implies the other."""
 
     ALL = "admin.*", "All permissions of the admin API"
     PROJECTS_READ = "admin.projects.read", "Read projects and their permissions"
@@ -74,9 +74,9 @@ class AdminKey(models.Model):
 
 
 class ServiceAccount(models.Model):
-    """An owner of API keys that is no person: a program of a team. Deleting it revokes its keys.
+    """A program of a team that owns API keys. Deleting the account revokes its keys.
 
-    Its role is `member`, or `none` while it may have no keys.
+    The role is `member`, or `none` if the account must not have keys.
     """
 
     id = IdField(default=service_account_id)
@@ -101,9 +101,9 @@ def invite_id() -> str:
 
 
 class Invite(models.Model):
-    """An invitation to create an account. Anyone with its link can accept it, once, before it expires.
+    """An invitation to create an account. It can be accepted once, by anyone who has the link, until it expires.
 
-    `projects` has the ids of teams and the roles in them that the account gets, as `{"id": …, "role": …}`.
+    `projects` lists the teams that the account joins, and its role in each of them, as `{"id": …, "role": …}`.
     """
 
     id = IdField(default=invite_id)

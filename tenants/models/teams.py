@@ -59,7 +59,7 @@ class ToolKindsField(ArrayField[Any, Any]):
 
 
 class UnknownUsage(models.TextChoices):
-    """Billing of a call whose upstream reported no usage, such as a stream that was cut."""
+    """Billing of a call whose upstream reported no usage, for example because its stream was interrupted."""
 
     ESTIMATE = "estimate", "Bill the estimate"
     FREE = "free", "Do not bill"
@@ -168,7 +168,7 @@ class Team(models.Model):
 
 
 class TeamRow(models.Model):
-    """A row of one team. Under row-level security: seen only in a scope of that team, or of all teams."""
+    """A row of one team. Row-level security makes it visible only in a scope of the team or of all teams."""
 
     # No index: queries by team use the indexes that start with the team, which each table defines as it needs.
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
@@ -255,7 +255,7 @@ class Membership(models.Model):
 
 
 class Reveal(models.Model):
-    """Temporary permission of a user to read a team's content, with the reason they gave."""
+    """Temporary permission of a user to read a team's content, with the reason that the user gave."""
 
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="+", db_index=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="reveals", db_index=False)

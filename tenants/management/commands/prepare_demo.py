@@ -28,7 +28,7 @@ _FORMER_MODELS = (_FORMER_IMAGE_MODEL, "demo-speech", "demo-transcribe")
 
 
 class Command(BaseCommand):
-    """Safe to run at every start: existing objects are left unchanged."""
+    """Creates the objects that are missing. Can be run at every start, because existing objects are left unchanged."""
 
     help = "Prepare a demo team with a key, an administrator and an upstream."
 
@@ -58,7 +58,7 @@ class Command(BaseCommand):
             Upstream.objects.filter(name="default").update(is_default=False)
         _route_model_file(options["model_file_url"], name=options["model_file_name"], key=options["model_file_key"])
         password = None
-        # The password is not stored anywhere, so it is only known for an account created just now.
+        # The password is not stored in plain text, so it is only known if the account was created just now.
         if not User.objects.filter(is_superuser=True).exists():
             password = secrets.token_urlsafe(12)
             User.objects.create_superuser(_ADMIN, password=password)
@@ -77,7 +77,7 @@ class Command(BaseCommand):
 
 
 def _route_model_file(url: str, *, name: str, key: str) -> None:
-    # Models of other files have no server that would answer.
+    # Models that are not in the file have no server that would answer.
     Model.objects.filter(upstream__name=_MODEL_FILE).exclude(name=name).update(enabled=False)
     if url:
         model = Model.objects.filter(upstream__name=_MODEL_FILE, name=name)
