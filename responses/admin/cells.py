@@ -36,7 +36,7 @@ def conversation_url(conversation_id: str) -> str:
 
 def elapsed(start: datetime | None, end: datetime | None) -> str:
     """Return the time between two moments; a dash if one of them is missing."""
-    # Clocks of different hosts may disagree slightly: never negative.
+    # Never negative, although the clocks of different hosts may disagree slightly.
     return duration(None if start is None or end is None else max(0, round((end - start).total_seconds() * 1000)))
 
 
@@ -83,7 +83,7 @@ def tokens(response: Response) -> SafeString:
 
 
 def mode(response: Response) -> str:
-    """Return "Sync", "Stream" or "Background", with the endpoint unless it is that of responses."""
+    """Return "Sync", "Stream" or "Background", followed by the endpoint unless it is the endpoint of responses."""
     shown = "Background" if response.background else _MODES[response.mode]
     return shown if response.endpoint == "responses" else f"{shown} · {response.endpoint}"
 
@@ -128,7 +128,7 @@ def latency(response: Response) -> SafeString:
 
 
 def moderation_results(response: Response) -> list[dict[str, str]]:
-    """Return side, outcome and detail of the moderation of input and output; empty without moderation."""
+    """Return the side, outcome and detail of each moderation result (input, output); empty without moderation."""
     found = []
     for side in ("input", "output"):
         result = (response.moderation or {}).get(side)

@@ -22,7 +22,7 @@ from tenants.models import Team
 
 EXPORTERS: Roles = CONTRIBUTORS | OPERATORS
 MAX_EXPORTED = 10_000
-# Responses read at a time: bounds the memory of one export.
+# Number of responses that are read at a time, which bounds the memory of an export.
 _EXPORT_BATCH = 25
 _EXPORTED_COLUMNS = (
     "id", "created_at", "ended_at", "status", "mode", "background", "team_id", "api_key_id", "model", "upstream_model",
@@ -35,7 +35,7 @@ _EXPORTED_COLUMNS = (
 def export_responses(request: HttpRequest, ids: Iterable[str]) -> StreamingHttpResponse:
     """Stream the responses that the user may export as JSON Lines, newest first.
 
-    The audit log records the number per team.
+    The audit log records the number of exported responses for each team.
     """
     rows = Response.objects.filter(pk__in=list(ids)[:MAX_EXPORTED])
     viewer = viewer_of(request)
@@ -57,7 +57,7 @@ def export_responses(request: HttpRequest, ids: Iterable[str]) -> StreamingHttpR
     exported = list(rows.order_by("-created_at", "-id").values_list("pk", flat=True))
 
     def read_batch(batch: Sequence[str]) -> bytes:
-        # The stream runs after the request's transaction, so row-level security needs the user's teams again.
+        # The response is streamed after the transaction of the request has ended, so the scope is opened again.
         with scope.team(*viewer.visible_teams):
             found = {row.pk: row for row in Response.objects.filter(pk__in=batch)}
             readable = [row for row in found.values() if row.stored and viewer.may_read(row.team_id)]

@@ -1,4 +1,4 @@
-"""Histogram above the list of responses: their numbers by time and outcome."""
+"""Histogram above the list of responses: the number of responses by time and outcome."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ def _summed(rows: ScannedChangeList, width: int, since: datetime, until: datetim
 
 
 def _counted(rows: ScannedChangeList, width: int) -> tuple[Counts, datetime | None]:
-    """Count the rows by bar and kind; also return the time where the count stopped, or None if it is complete."""
+    """Return the number of rows by bar and kind, and the time at which counting stopped, or None if it is complete."""
     counts: dict[int, Counter[str]] = defaultdict(Counter)
     found = rows.plan.rows(_COUNT, width, columns=["status"])
     for bar, status, matching, _, _ in found:

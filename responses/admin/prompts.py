@@ -91,7 +91,7 @@ class PromptForm(forms.ModelForm[PromptTemplate]):
         cleaned["parameters"] = cleaned.get("parameters") or {}
         if "messages" in cleaned:
             values = {name: cleaned.get(name) or type(cleaned[name])() for name in _CONTENT}
-            # The same validation as in the API; its errors are mapped to the form field they concern.
+            # The same validation as in the API. Each error is shown at the form field that caused it.
             try:
                 self.content = prompts.parse_prompt_content(values)
             except BadRequest as error:
@@ -100,7 +100,7 @@ class PromptForm(forms.ModelForm[PromptTemplate]):
         return cleaned
 
     def has_new_content(self) -> bool:
-        """Return whether the content differs from the current version, so that a new version is needed."""
+        """Return true if the content differs from the current version, so that a new version is needed."""
         return bool(set(_CONTENT) & set(self.changed_data)) or not self.instance.versions.exists()
 
 

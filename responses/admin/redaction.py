@@ -11,7 +11,7 @@ from typing import Any
 from core.redaction import REDACTED, redact_unknown
 from responses.admin.transcript.parts import describe_data
 
-# Shorter values are shown: an address, or a result that happens to be in a field for binary data.
+# Shorter values are shown, as they are not binary data: for example a URL, or the result of a call, in such a field.
 _MAX_DATA_CHARACTERS = 256
 _SECRET_NAMES = frozenset(
     {
@@ -30,7 +30,7 @@ def redacted(document: Any) -> Any:
 
 
 def without_secrets(document: Any) -> Any:
-    """Return the document without secrets, and otherwise complete."""
+    """Return the complete document except for its secrets."""
     return _redact(document, lambda _, text: text)
 
 

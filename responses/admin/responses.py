@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""Admin of responses: the filters, columns, actions and pages of the list, then the page of a response.
+"""Admin of responses: the filters, columns, actions and pages of the list, and the page of a response.
 
 The list reads its rows by a bounded scan (`console.scans`). The pages of a response are in `responses.admin.response`.
 """
@@ -42,9 +42,9 @@ from tenants.console.viewer import viewer_of
 # -- filters -----------------------------------------------------------------------------------------------------------
 
 _MAX_CALLS = 5_000
-"""Newest tool calls that a filter by tool considers."""
+"""Maximum number of tool calls, newest first, that a filter by tool considers."""
 _LONGEST_RUN = timedelta(days=1)
-"""Longest time after the creation of a response in which its tool calls are looked up."""
+"""A filter by tool looks for the tool calls of a response up to this time after its creation."""
 _RUNNING, _UNSUCCESSFUL = IndexHint(rank=0), IndexHint(rank=8, is_by_time=True)
 # Not ordered by time.
 _METADATA = IndexHint(rank=5, is_for_rare_values=True)
@@ -55,7 +55,7 @@ class TeamFilter(ConditionFilter, AutocompleteSelectFilter):
     """Responses of a team."""
 
     lookup = "team_id"
-    # With every index, so that only rows of the team count towards the scan limit.
+    # Every index is used with the team, so that only rows of the team count towards the scan limit.
     index = IndexHint(rank=10, is_by_time=True, joins_every_lookup=True)
 
 
@@ -80,7 +80,7 @@ class StatusFilter(ConditionFilter, MultipleChoicesDropdownFilter):
 
 
 class ToolFilter(TextConditionFilter):
-    """Responses that called a tool, found through the newest calls of that tool. `column` of the calls names it."""
+    """Responses that called a tool, found through the newest calls of the tool. `column` of the calls has its name."""
 
     index = _TOOL
     column: str
@@ -96,7 +96,7 @@ class ToolFilter(TextConditionFilter):
         if span.since is not None:
             calls = calls.filter(started_at__gte=span.since)
         if span.until is not None:
-            # A run that began at the end of the range may call the tool long after it.
+            # A run that began at the end of the range may call the tool long after the range.
             calls = calls.filter(started_at__lte=span.until + _LONGEST_RUN)
         return Q(pk__in=calls.order_by("-started_at").values("response_id")[:_MAX_CALLS])
 
@@ -114,7 +114,7 @@ class ToolNameFilter(ToolFilter):
 
 
 class MetadataFilter(TextConditionFilter):
-    """Metadata pair (`key=value`) or key."""
+    """Responses with a metadata pair (`key=value`) or with a metadata key."""
 
     title, parameter_name = "metadata (key=value)", "metadata"
 
@@ -137,7 +137,7 @@ class MetadataFilter(TextConditionFilter):
 
 def of_request(request_id: str) -> Q:
     """Return the condition for the responses that a request created."""
-    # Request ids have no index, but they contain a time stamp, and the creation time has one.
+    # Request ids have no index, but they contain a time stamp, and there is an index on the creation time.
     near = created_near(request_id) if request_id.startswith("req_") else None
     return Q(pk__in=[]) if near is None else Q(created_at__range=near, request_id=request_id)
 
@@ -179,9 +179,9 @@ FILTERS = [
 ]
 
 # -- columns -----------------------------------------------------------------------------------------------------------
-# A page shows fifty rows, so their cells are plain: classes of list.css instead of the theme's, and no widgets.
+# A page shows fifty rows, so the cells are simple: they use classes of list.css instead of the theme's, and no widgets.
 
-# Longer names are cut by the width of their column at most widths, so that they need a tooltip.
+# Longer names do not fit into their column in most windows, so they get a tooltip.
 _SHORT = 14
 
 
@@ -196,7 +196,7 @@ def _name(text: str) -> Cell:
 
 def _time(row: Response) -> Cell:
     at, today = row.created_at.astimezone(UTC), now()
-    # Seconds matter for recent responses only; a day leaves no room for them.
+    # Seconds are useful only for recent responses, and there is no room for both seconds and the day.
     form = "%H:%M:%S" if at.date() == today.date() else "%d %b %H:%M" if at.year == today.year else "%d %b %Y"
     whole, shown = f"{at:%Y-%m-%d %H:%M:%S} UTC", f"{at:{form}}"
     link = format_html('<a href="{}" title="{}">{}</a>', cells.url(row.pk), whole, shown)
@@ -262,7 +262,7 @@ COLUMNS: Sequence[ListColumn[Response]] = (
 
 
 def _compact(page: TemplateResponse) -> None:
-    # A third of the page is indentation of the theme's templates.
+    # Without this, a third of the page would be indentation from the theme's templates.
     page.content = re.sub(rb">\s+<", b">\n<", page.content)
 
 

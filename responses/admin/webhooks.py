@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""Webhook endpoints and their deliveries: create, change, test, rotate the secret, enable, delete; resend."""
+"""Console pages of webhook endpoints and their deliveries, with actions such as test, rotate the secret and resend."""
 
 from datetime import timedelta
 from typing import Any
@@ -134,7 +134,7 @@ def _switch_verb(endpoint: WebhookEndpoint) -> str:
 
 @register(WebhookEndpoint)
 class EndpointAdmin(TeamScoped):
-    """Webhook endpoints. Leads manage those of their teams, operators all; only leads see secrets.
+    """Webhook endpoints. Leads manage the endpoints of their teams, operators manage all. Only leads see secrets.
 
     The services write the audit events.
     """
@@ -155,7 +155,7 @@ class EndpointAdmin(TeamScoped):
     ]  # fmt: skip
     public_id = id_column()
     address = column("URL", lambda endpoint: copyable(endpoint.url))
-    # No rate without deliveries: zero percent would look like a failure.
+    # Without deliveries, no rate is shown, because zero percent would look like a failure.
     success = column(
         "Success rate (24 h)",
         lambda row: f"{100 * row.delivered // row.attempted} % of {row.attempted}" if row.attempted else "–",
@@ -240,7 +240,7 @@ class EndpointAdmin(TeamScoped):
 
     @override
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: Any) -> None:
-        # `obj` has the new values already; the service compares with the stored ones for the audit event.
+        # `obj` already has the new values. The service compares them with the stored values for the audit event.
         stored = WebhookEndpoint.objects.get(pk=obj.pk)
         values = {name: form.cleaned_data[name] for name in _STORED}
         services.update_endpoint(endpoint=stored, actor=viewer_of(request).actor, **values)
@@ -286,7 +286,7 @@ class EndpointAdmin(TeamScoped):
     @RowAction(
         title="Rotate secret",
         icon="autorenew",
-        # Managing is not enough: the next page shows the secret, which operators must not see.
+        # The permission to manage endpoints is not enough: the next page shows the secret, which operators may not see.
         permits=lambda viewer, endpoint: viewer.may(LEADS, endpoint),
         question="Rotate the signing secret?",
         form=RotateSecretForm,
@@ -397,7 +397,8 @@ class DeliveryAdmin(LogAdmin, TeamScoped):
     @display(description="Status")
     def state_badge(self, delivery: WebhookDelivery) -> SafeString:
         if delivery.state == DeliveryState.PENDING and not delivery.endpoint.enabled:
-            # The delivery worker skips disabled endpoints; the delivery stays pending until it is enabled or expires.
+            # The delivery worker skips disabled endpoints. The delivery stays pending until the endpoint is enabled or
+            # the delivery expires.
             return badge("on hold", "warning", "endpoint is disabled")
         return tone(DELIVERY_TONES, delivery.state)
 

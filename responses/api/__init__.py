@@ -1,1 +1,1 @@
-"""The HTTP side: views and streams that translate between the wire and the services."""
+"""HTTP and WebSocket endpoints: views and streams that call the services and convert their results."""

@@ -30,8 +30,9 @@ Input = TypeVar("Input")
 class Call(Generic[Input]):
     """One request to an endpoint that is served without DRF, and its answer: JSON, or server-sent events.
 
-    It keeps no reference to its input: a stream may take minutes, and a body may have images. `disconnect` closes the
-    connection of a client that does not read. Errors before the first byte become ordinary HTTP errors.
+    The object keeps no reference to the input, because a stream may take minutes and a body may contain images.
+    `disconnect` closes the connection of a client that does not read. Errors before the first byte become ordinary HTTP
+    errors.
     """
 
     def __init__(self, scope: AsgiScope, disconnect: Callable[[], None]) -> None:
@@ -45,35 +46,36 @@ class Call(Generic[Input]):
         raise NotImplementedError
 
     async def open(self, principal: Principal, values: Input, /) -> AsyncIterator[bytes]:
-        """Start the work and return an iterator over the bytes of whole events."""
+        """Start the work and return an iterator of bytes, each of which contains only complete events."""
         raise NotImplementedError
 
     async def reserve(self, principal: Principal) -> None:
-        """Count a stream that only reads a run as an open stream until it is closed. Raises `RateLimited`."""
+        """Reserve an open stream for a request that only reads a run; `close` releases it. Raises `RateLimited`."""
         draining.note_reader()
         self.reservation = CallReservation(principal, reservation_id=new_id("call"))
         await self.reservation.reserve(OPEN_STREAM)
         await add_headers(principal)
 
     def disconnected(self) -> None:
-        """Handle a disconnect of the client; the task that reads the iterator has been cancelled.
+        """Handle a disconnect of the client. The task that reads the iterator has already been cancelled.
 
-        A followed run does not depend on its client. Cancelling the task closes the connection of a completion.
+        By default nothing is left to do: a run that is only read continues, and cancelling the task has closed the
+        upstream connection of a completion.
         """
 
     def close(self) -> None:
-        """Release what the stream has reserved; the client may have disconnected before its first event."""
+        """Release the reservation of the stream. Also called if the client disconnects before the first event."""
         if self.reservation is not None:
             self.reservation.release()
             self.reservation = None
 
     def error_frame(self, error: ApiError) -> bytes:
-        """Return the event for an error after the first byte."""
+        """Return the event that reports an error to a client that has already received the first byte."""
         return b"event: error\ndata: %b\n\n" % orjson.dumps({"type": "error", "error": error.detail()})
 
 
 class RunCall(Call[Input]):
-    """A call that executes a run in this process; the run decides whether it continues without its client."""
+    """A call that executes a run in this process. If the client disconnects, the run may continue without it."""
 
     run: LiveRun | None = None
 
@@ -112,7 +114,7 @@ class ResponseCall(RunCall[CreateResponse]):
     async def open(self, principal: Principal, body: CreateResponse, /) -> AsyncIterator[bytes]:
         request = NewRequest(principal=principal, body=body, info=info_of(self.scope), mode=Mode.STREAM)
         if body.background:
-            # A worker executes it; this process streams the event log that the worker writes.
+            # A worker executes the run. This process streams the event log that the worker writes.
             await self.reserve(principal)
             queued = await create.queue_response(request)
             self.headers |= warning_headers(queued.warnings)
@@ -123,12 +125,12 @@ class ResponseCall(RunCall[CreateResponse]):
     def error_frame(self, error: ApiError) -> bytes:
         if self.run is None:
             return super().error_frame(error)
-        # Numbered like every other event, although it is not in the log.
+        # The error event has a sequence number like every other event, although it is not in the log.
         return frame(ErrorEvent(error={**error.detail()}), self.run.next_sequence)
 
 
 class ReplayArguments(TypedDict):
-    """The arguments of a stream that is read again."""
+    """The arguments of a request that streams a stored response."""
 
     response_id: str
     include: frozenset[str]

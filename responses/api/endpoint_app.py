@@ -1,7 +1,7 @@
 """ASGI apps of endpoints that are served without DRF: their JSON answers and their streams of server-sent events.
 
-An app does for its endpoint what `tenants.views.ApiView` does for the others, from the same declaration: it
-authenticates, checks the scope, parses the body and sends errors. A `Call` does the work and returns the answer.
+For these endpoints, the app replaces `tenants.views.ApiView`: it authenticates, checks the scope, parses the body and
+sends errors, as the same declaration of the endpoint says. A `Call` does the work and returns the answer.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from tenants.models import Scope
 
 
 class EndpointApp:
-    """ASGI app of an endpoint that is `served_by` a class of calls, for requests whose body `ApiShell` has read.
+    """ASGI app of an endpoint that is `served_by` a class of calls. `ApiShell` has already read the request's body.
 
     If the endpoint has a body, its parameter `stream` decides whether the answer is JSON or a stream.
     """
@@ -76,7 +76,7 @@ class EndpointApp:
             call.disconnected()
             if not client.is_gone:
                 raise
-            # Otherwise, the connection of a client that does not read would stay open until it has read the rest.
+            # Otherwise, the connection to a client that does not read would stay open until it has read everything.
             scope[ABORT]()
         finally:
             client.release()
@@ -85,7 +85,8 @@ class EndpointApp:
     async def _send_events(self, call: Call[Any], events: AsyncIterator[bytes], client: Client, send: Send) -> None:
         def close() -> None:
             client.release()
-            # What the stream has reserved is free before the client receives the end and sends its next request.
+            # Release the reservation before the client receives the end of the stream, so that the limits have room for
+            # its next request.
             call.close()
 
         admission.started()

@@ -1,4 +1,4 @@
-"""Response headers for polling clients: when to poll again, and the progress of the run."""
+"""Response headers for polling clients: the time of the next poll, and the progress of the run."""
 
 from urllib.parse import quote
 
@@ -14,7 +14,7 @@ def polling_headers(response: Response, progress: RunProgress) -> dict[str, str]
     """Return the headers for a response that has not ended, read from its row; empty for other responses."""
     if response.status not in RUNNING:
         return {}
-    # A tenth of the response's age: a poll that is late by that much is hardly noticed after a long wait.
+    # A tenth of the response's age. After a long wait, clients hardly notice a poll that is this much too late.
     tenth = round((now() - response.created_at).total_seconds() * 100)
     headers = {"openai-poll-after-ms": str(max(_MIN_POLL_MS, min(_MAX_POLL_MS, tenth)))}
     if response.status == Status.QUEUED:

@@ -1,4 +1,4 @@
-"""Query parameters of responses, and request ids, shared by views and streams."""
+"""Query parameters of responses, and request ids. Used by views and by streams."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from responses.runs.selectors import ResponseFilter
 
 STREAMED = "Server-sent events if `stream` is true"
 FORWARDED = (400, 401, 403, 413, 429, 500, 503)
-"""Error statuses of requests that are forwarded to an upstream and fail as it does."""
+"""Error statuses of endpoints that forward requests to an upstream and return its errors."""
 
 
 def info_of(scope: Scope) -> RequestInfo:
@@ -51,7 +51,7 @@ RESPONSE_FILTERS = QueryArgument(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """Options of a stream that is read again: only the events after the number `after`, -1 for all."""
+    """Options for streaming a stored response. Only events with numbers above `after` are sent; -1 means all."""
 
     after: int
     obfuscation: bool
@@ -62,7 +62,7 @@ def _replay(query: QueryDict) -> Replay:
     obfuscation, after = _flag(query, "include_obfuscation", default=True), query.get("starting_after")
     if after is not None and not (after.isascii() and after.isdigit()):
         raise InvalidType("starting_after", expected="an integer", got="a string")
-    # Larger numbers mean the same, "after the end", and Python limits the digits that `int` accepts.
+    # Larger numbers all mean "after the end", and Python limits the number of digits that `int` accepts.
     return Replay(after=-1 if after is None else int(after[:9]), obfuscation=obfuscation)
 
 
@@ -73,7 +73,7 @@ def _flag(query: QueryDict, name: str, *, default: bool) -> bool:
     return text == "true"
 
 
-# The last two have an effect on streams only, but an invalid value is a mistake in any case.
+# The last two parameters affect only streams, but an invalid value is rejected in any case.
 REPLAY = QueryArgument(
     "replay",
     [

@@ -1,6 +1,6 @@
 """Responses over a WebSocket connection: each request creates a response, whose events are sent as JSON.
 
-The events have the form of HTTP streams without their lines `event:` and `data:`, and errors are events as well.
+The events are the same as in HTTP streams, but without the prefixes `event:` and `data:`. Errors are sent as events.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -37,9 +37,9 @@ _TERMINAL = tuple(b"event: response.%b\n" % end for end in (b"completed", b"inco
 
 
 async def authenticate_socket(scope: Scope) -> Principal:
-    """Return the principal of a connection's key, which may create responses.
+    """Return the principal of a connection. Raises an API error if its key may not create responses.
 
-    Repeated for every response: keys can be revoked while a connection is open.
+    Called again for every response, because keys can be revoked while a connection is open.
     """
     principal = await authenticate(header(scope, b"authorization"))
     principal.require(KeyScope.RESPONSES_WRITE)
@@ -71,7 +71,7 @@ class SocketSender:
 
 
 class SocketResponses:
-    """Executes the requests of a connection, which `streams` puts in order.
+    """Executes the requests of a connection. `streams` determines their order.
 
     `disconnect` closes the connection of a client that does not read.
     """
@@ -87,7 +87,7 @@ class SocketResponses:
         previous = request.values.get("previous_response_id")
         started: StartedRun | None = None
         principal: Principal | None = None
-        # Each request of a connection has headers of its own, which its events carry.
+        # Each request of a connection has its own response headers, which are sent in its events.
         response_headers.collect()
         try:
             authorization = header(self._scope, b"authorization")
@@ -113,8 +113,8 @@ class SocketResponses:
         except ConnectionCut:
             await self._sender.send_error(_shutting_down_while_running(stream.running), stream.stream_id)
         except Exception as error:
-            # As at OpenAI, a failed request evicts the previous response that it names: the client has to send the
-            # whole context with its next request.
+            # Same as OpenAI: a failed request removes the previous response that it names from memory. The client has
+            # to send the whole context with its next request.
             stream.forget(previous)
             await add_headers(principal)
             await self._sender.send_error(error, stream.stream_id)
@@ -130,8 +130,8 @@ class SocketResponses:
             for event in _events(data):
                 if event.startswith(_TERMINAL):
                     has_ended = True
-                    # Before the terminal event is sent: once a client has received it, it may continue the response
-                    # immediately, also on another stream.
+                    # Done before the terminal event is sent, because the client may continue the response as soon as it
+                    # has received the event, even on another stream.
                     await self._note_end(stream, started)
                 fields: dict[str, Any] = {} if stream.stream_id is None else {"stream_id": stream.stream_id}
                 # A connection has no headers for each response, so its first event carries them.
@@ -140,11 +140,11 @@ class SocketResponses:
                     fields["headers"] = headers
                 await self._sender.send(_json(event, fields))
         if not has_ended:
-            # A run that was cancelled, or lost to another process, has no terminal event. HTTP streams just end then.
+            # A run that was cancelled, or lost to another process, has no terminal event. An HTTP stream just ends.
             await self._sender.send_error(await self._note_end(stream, started), stream.stream_id)
 
     async def _note_end(self, stream: SocketStream, started: StartedRun) -> ApiError:
-        """Update the stream's memory after a run; return the error to send if the run has no terminal event."""
+        """Update the memory of the stream after a run. Return the error to send if the run has no terminal event."""
         end = await started.run.finished()
         match end.ending.status:
             case "completed" | "incomplete":

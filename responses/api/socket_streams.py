@@ -1,7 +1,7 @@
 """Streams of a WebSocket connection: requests with the same `stream_id` run in order, different streams in parallel.
 
-A stream also keeps its latest response in memory if it is not stored, so that a `store:false` response can be continued
-on the connection that created it. The limits are those of OpenAI's WebSocket mode.
+A stream keeps its latest response in memory if the response is not stored. So a `store:false` response can be continued
+on the connection that created it. The limits are the same as in OpenAI's WebSocket mode.
 """
 
 import asyncio
@@ -57,17 +57,17 @@ class SocketStream:
         self.worker: asyncio.Task[None] | None = None
 
     def has(self, response_id: object) -> bool:
-        """Return true if the response is running here, or was the latest one."""
+        """Return true if the response is running in this stream, or is the latest response of the stream."""
         return response_id is not None and response_id in (self.running, self.memory and self.memory.response_id)
 
     def forget(self, response_id: object) -> None:
-        """Remove this response from memory, if it is the latest one."""
+        """Remove this response from memory if it is the latest response of the stream."""
         if self.memory is not None and self.memory.response_id == response_id:
             self.memory = None
 
 
 class SocketStreams:
-    """Streams of one connection. `serve` executes one request to its end and must not raise."""
+    """Streams of one connection. `serve` is called to execute a request to its end, and must not raise."""
 
     def __init__(
         self, serve: Callable[[SocketStream, QueuedRequest], Awaitable[None]], *, max_waiting_bytes: int
@@ -81,7 +81,7 @@ class SocketStreams:
         self._stopped = False
 
     def enqueue(self, stream_id: str | None, request: QueuedRequest, sender: str) -> None:
-        """Queue a request on its stream; raises `TooManyStreams`, or `RateLimited` if too much is waiting."""
+        """Queue a request on its stream. Raises `TooManyStreams`, or `RateLimited` if too many requests are waiting."""
         if self._stopped:
             raise shutting_down()
         stream = self._stream(stream_id)
@@ -106,7 +106,7 @@ class SocketStreams:
         return next((memory for memory in memories if memory.response_id == response_id), None)
 
     def stream_of(self, response_id: str) -> str | None:
-        """Return the id of the stream whose active or latest response this is, or None."""
+        """Return the id of the stream that has this active or latest response, or None."""
         return next((stream.stream_id for stream in self._streams.values() if stream.has(response_id)), None)
 
     def stop(self) -> None:
@@ -130,7 +130,7 @@ class SocketStreams:
 
     def _stream(self, stream_id: str | None) -> SocketStream:
         if stream_id not in self._streams:
-            # The default stream does not count: clients that name no streams must always be able to use it.
+            # The default stream does not count, because clients that name no stream must always be able to use it.
             if stream_id is not None and len(self._streams.keys() - {None}) >= MAX_NAMED_STREAMS:
                 raise TooManyStreams
             self._streams[stream_id] = SocketStream(stream_id)
@@ -141,7 +141,7 @@ class SocketStreams:
         self._waiting_bytes += sign * request.size
 
     async def _work(self, stream: SocketStream) -> None:
-        # Ends when the queue is empty, and `enqueue` starts a new worker: idle streams cost no task.
+        # The task ends when the queue is empty, and `enqueue` starts a new one, so that idle streams need no task.
         while stream.waiting:
             async with self._in_flight:
                 # The connection may have ended while this request waited for its turn.

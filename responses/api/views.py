@@ -24,7 +24,7 @@ from tenants import scope
 from tenants.models import Scope
 from tenants.views import ApiRequest, ApiView
 
-# A run may fail with any error of an upstream.
+# A run can fail with any error of an upstream.
 _RUN_ERRORS = (400, 401, 403, 404, 413, 424, 429, 500, 503)
 
 

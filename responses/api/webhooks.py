@@ -103,7 +103,7 @@ class SendWebhookTestView(ApiView, path="webhook_endpoints/<we:endpoint_id>/test
             )
         )
         if outcome.status is None or not outcome.succeeded:
-            # OpenAI's result has no form for a failure: `success` is always true.
+            # In OpenAI's result `success` is always true, so a failure is reported as an error.
             raise WebhookTestFailed(f"The webhook endpoint responded with HTTP status {outcome.status}.")
         return {
             "object": "webhook_endpoint.test",

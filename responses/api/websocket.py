@@ -1,7 +1,7 @@
-"""WebSocket mode: `GET /v1/responses` with an upgrade; many responses on one connection, with the events of a stream.
+"""WebSocket mode: `GET /v1/responses` with an upgrade. One connection can create many responses and gets their events.
 
-Every text frame is one JSON object. A connection ends after an hour, as OpenAI's does. Until then the server sends
-pings, and idle connections stay open.
+Every text frame is one JSON object. A connection ends after an hour, as in OpenAI's API. Until then, the server sends
+pings, so that idle connections stay open.
 
 Under uvicorn a refused upgrade gets the same status and error envelope as an HTTP request. Daphne cannot send a body:
 it closes the connection before accepting it, which clients see as an empty 403.
@@ -88,7 +88,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         self._is_stalled = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # However the connection ends, its runs are detached like those of an HTTP stream whose client has disconnected.
+        # However the connection ends, its runs are detached, as if the client of an HTTP stream had disconnected.
         self._connection = asyncio.current_task()
         self._streams = SocketResponses(scope, self._sender, self._disconnect).streams
         _OPEN.inc()
@@ -99,7 +99,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         except asyncio.CancelledError:
             if not self._is_stalled:
                 raise
-            # Under uvicorn there is no abort function: it closes the connection when the app has ended.
+            # uvicorn provides no function to abort a connection, but closes it when the app has ended.
             if abort := scope.get(ABORT):
                 abort()
         finally:
@@ -140,11 +140,11 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         self._expiry = asyncio.create_task(self._expire())
 
     async def websocket_receive(self, message: dict[str, Any]) -> None:
-        """Handle a client event; its errors are sent as events, and the connection stays open."""
+        """Handle a client event. Errors are sent as events, and the connection stays open."""
         if self._expired:
             return
         try:
-            # Popped, because the server may keep the message until the next one.
+            # Popping the text frees its memory: the server may keep the message until it receives the next one.
             await self._handle(message.pop("text", None), message.pop(RESERVATION, None))
         except Exception as error:
             await self._sender.send_error(error)
@@ -158,7 +158,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
     # -- connecting ----------------------------------------------------------------------------------------------------
 
     async def _reserve(self, principal: Principal) -> None:
-        """Count the connection as an open stream, until it ends. Its responses do not count as further streams."""
+        """Count the connection as one open stream until it ends. Its responses are not counted as streams."""
         reservation = CallReservation(principal, reservation_id=new_id("call"))
         await reservation.reserve(OPEN_STREAM)
         self._reservation = reservation
@@ -205,7 +205,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
                 except ApiError as error:
                     await self._sender.send_error(error, stream_id)
             case "response.processed":
-                # Codex reports that it has handled a response. Nothing here depends on it.
+                # Codex sends this event when it has handled a response. The event has no effect here.
                 pass
             case "response.steer":
                 await self._sender.send(orjson.dumps(self._refused_steer(event)))
@@ -215,7 +215,8 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
                 raise InvalidValue.unsupported(other, _EVENTS, param="type")
 
     def _refused_steer(self, event: dict[str, Any]) -> dict[str, Any]:
-        # Active runs cannot be steered here. The event returns the input, so the client can send it as a new request.
+        # Active runs accept no further input here. The event returns the input, so that the client can send it again as
+        # a new request.
         fields = (("previous_response_id", str, "a string"), ("input", str | list, "one of a string or an array"))
         for name in event.keys() - {field[0] for field in fields}:
             raise UnknownParameter(name)
@@ -236,7 +237,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
 
 
 async def shut_down() -> None:
-    """Close the connections of this process, each when its responses have ended."""
+    """Close each connection of this process when its responses have ended."""
     await asyncio.gather(*(socket.shut_down() for socket in _open), return_exceptions=True)
 
 

@@ -1,1 +1,1 @@
-"""Conversations: the list, the page of one, its actions, and chains of responses."""
+"""Conversations: the list, the page of a conversation, its actions, and chains of responses."""

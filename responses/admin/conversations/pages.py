@@ -46,7 +46,7 @@ from tenants.console.row_pages import RowPages
 from tenants.console.viewer import Viewer, viewer_of
 
 SHOWN_ITEMS = 50
-# Items shown after the one that a link points to.
+# Number of items shown after the item that a link points to.
 _ITEMS_AFTER = 25
 _SHOWN_RESPONSES = 10
 _MAX_CALLS = 500
@@ -71,7 +71,7 @@ class CreatedFilter(TimeFilter):
 
 
 class ActiveFilter(admin.SimpleListFilter):
-    """Conversations with recent responses, whatever their age. `ConversationAdmin.get_queryset` applies the filter."""
+    """Selects conversations with recent responses. `ConversationAdmin.get_queryset` applies the filter."""
 
     title = "last activity"
     parameter_name = "active"
@@ -86,7 +86,7 @@ class ActiveFilter(admin.SimpleListFilter):
 
 
 def _of_end_user(end_user: str) -> Q:
-    """Return the condition for the 2,000 latest conversations of an end user, found by the index of responses."""
+    """Return the condition for the 2,000 latest conversations of an end user, found through an index of responses."""
     by_user = Response.objects.filter(end_user=end_user, conversation_id__isnull=False).order_by("-created_at")
     return Q(pk__in=set(by_user.values_list("conversation_id", flat=True)[:_MAX_MATCHES]))
 
@@ -101,7 +101,7 @@ def _with_metadata(pair: str) -> Q | None:
 
 
 def _chat(request: HttpRequest, viewer: Viewer, conversation: Conversation) -> dict[str, Any]:
-    """Return the context of the items before a position: `?before=`, shortly after `?item=`, or the end."""
+    """Return the template context of the items before `?before=`, or around `?item=`, or of the latest items."""
     before, given = None, request.GET.get("before", "")
     if given.isascii() and given.isdigit() and len(given) < 10:
         before = int(given)
@@ -133,9 +133,9 @@ def _chat(request: HttpRequest, viewer: Viewer, conversation: Conversation) -> d
                 "response": response,
                 "status": cells.status(response) if response else "",
                 "took": cells.latency(response) if response else "",
-                # The first of the items that were added without a response, after items of one.
+                # The first item that was added without a response, after items of a response.
                 "starts_without_response": bool(last) > bool(owner),
-                # A call and its output are two items. A fork after the entry includes the last one.
+                # A call and its output are two items. A fork after this entry includes both.
                 "item_ids": [entry.id, answer.id] if answer else [entry.id],
                 "last_id": answer.id if answer else entry.id,
             }
@@ -146,10 +146,11 @@ def _chat(request: HttpRequest, viewer: Viewer, conversation: Conversation) -> d
         "rows": rows,
         "at": placements[0].position if placements else 0,
         "has_earlier": len(newest) > SHOWN_ITEMS,
-        # A link into the middle of the conversation: newer items exist below those shown.
+        # The link points into the middle of the conversation: there are newer items below the shown items.
         "has_later": before is not None and before < conversation.next_position,
         "first_response_id": by_key.get(shown[0].key, "") if shown else "",
-        # The page already begins with the header of this response: the new fragment has it, the old one is removed.
+        # The page already begins with the header of this response. The new fragment contains the header too, so the old
+        # header is removed.
         "duplicate_header_at": before if last and last == request.GET.get("of") else None,
         "may_fork": viewer.may(FORK_ROLES, conversation),
         "may_delete": viewer.may(DELETE_ROLES, conversation),
@@ -157,7 +158,7 @@ def _chat(request: HttpRequest, viewer: Viewer, conversation: Conversation) -> d
 
 
 def earlier_items(request: HttpRequest, viewer: Viewer, conversation: Conversation) -> HttpResponse:
-    """Serve the items before a position, as an HTML fragment that is inserted above those on the page."""
+    """Serve the items before a position, as an HTML fragment that is inserted above the items of the page."""
     return TemplateResponse(
         request, "admin/conversations/conversation/items.html", _chat(request, viewer, conversation)
     )
@@ -176,7 +177,7 @@ def fork(request: HttpRequest, viewer: Viewer, conversation: Conversation) -> Ht
     after = request.POST.get("after") or request.GET.get("after") or None
     if request.method == "POST":
         try:
-            # No API key created the fork: a user did.
+            # The fork was created by a user and not with an API key.
             made = services.fork_conversation(
                 team_id=conversation.team_id, key_id=None, conversation_id=conversation.pk, after=after
             )
@@ -281,12 +282,12 @@ class ConversationAdmin(RowPages):
     @override
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows = with_readable(viewer_of(request), super().get_queryset(request))
-        # Here and not in the filter: ordering needs the same ids, and the list may contain old conversations.
+        # Applied here and not in the filter, because ordering needs the same ids. The list may have old conversations.
         recent_ids = self._recently_active_ids(request)
         return rows if recent_ids is None else rows.filter(pk__in=recent_ids)
 
     def get_ordering(self, request: HttpRequest) -> Sequence[Any]:
-        """Order by last activity if that filter is active, else by creation."""
+        """Order by last activity if the activity filter is used, else by creation."""
         recent_ids = self._recently_active_ids(request)
         if recent_ids is None:
             return self.ordering
@@ -306,7 +307,7 @@ class ConversationAdmin(RowPages):
 
     @override
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
-        """Add the summaries of the rows, with previews of those that may be read."""
+        """Add the summaries of the rows, with previews of the conversations that the viewer may read."""
         changelist = super().get_changelist_instance(request)
         rows = list(changelist.result_list)
         summaries = summaries_of(rows)
@@ -322,7 +323,7 @@ class ConversationAdmin(RowPages):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        """Serve the chat: the latest items, or those around `?item=`."""
+        """Serve the chat: the latest items, or the items around `?item=`."""
         viewer, conversation = viewer_of(request), self.get_or_404(request, object_id)
         is_readable = viewer.may_read(conversation.team_id)
         summary = summaries_of([conversation], with_previews=is_readable)[conversation.pk]

@@ -1,7 +1,7 @@
 """Summaries of conversations: responses, usage, last activity, lock owner and a preview.
 
-One query serves all rows of a page, and its cost is bounded for each of them: in a conversation with more than 1,000
-responses only the latest 1,000 are counted.
+A single query reads the summaries of all rows of a page. Its cost is bounded for each conversation: only the latest
+1,000 responses are counted.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ from core.clock import now
 from responses.models import RUNNING, ConversationLock, Response
 from tenants.prices import NO_PRICE
 
-# Counting stops here: one long conversation must not slow the whole list down.
+# Counting stops at this number, because one long conversation must not slow the whole list down.
 MAX_RESPONSES = 1000
 MAX_ITEMS = 1000
 _PREVIEW_CHARACTERS = 120
@@ -73,7 +73,7 @@ GROUP BY conversation_id ORDER BY max(created_at) DESC LIMIT 2000
 
 @dataclass(frozen=True, slots=True)
 class ConversationSummary:
-    """Figures of a conversation. The fields from `responses` on are in the order of the columns of the query.
+    """Figures of a conversation. The field `responses` and the fields after it are in the order of the query's columns.
 
     Items and responses are counted up to 1,000; `more_items` and `more_responses` are true if there are more.
     `locked_by` is the id of the response that holds the conversation lock.
@@ -110,7 +110,7 @@ class ConversationSummary:
 
     @property
     def dollars(self) -> str:
-        """Cost in US dollars, a lower bound if some responses had no price; "No price" if none had."""
+        """Cost in US dollars; "No price" if no response had a price. Responses without a price are not included."""
         if self.cost is None:
             return NO_PRICE if self.unpriced else "–"
         return f"at least ${self.cost:,.4f}" if self.unpriced else f"${self.cost:,.4f}"
@@ -171,7 +171,8 @@ def _lock_owners(ids: Iterable[str]) -> dict[str, str]:
 
 
 def _first_user_texts(ids: Sequence[str]) -> dict[str, str]:
-    # Conversations that were created with items have no response with a preview: the first user message serves.
+    # Conversations that were created with items may have no response with a preview. The preview is then the first user
+    # message.
     if not ids:
         return {}
     places = Placement.objects.filter(owner__in=list(ids), section=Section.ITEMS, position__lt=_FIRST_ITEMS)
@@ -199,7 +200,7 @@ _MAX_PLACEMENTS = 2000
 def responses_of_items(
     conversation: Conversation, places: Sequence[Placement]
 ) -> tuple[dict[Any, str], dict[str, Response]]:
-    """Return the id of the response that each item belongs to, by item key, and these responses by id."""
+    """Return two mappings: from item key to the id of the item's response, and from these ids to the responses."""
     elsewhere = Placement.objects.filter(
         item_id__in=[place.item_id for place in places],
         team_id=conversation.team_id,
@@ -213,8 +214,8 @@ def responses_of_items(
         response = responses.get(owner)
         if response is None:
             continue
-        # An item may appear in several responses. Prefer one of this conversation, and the one that produced the item
-        # to those that received it as input.
+        # An item may appear in several responses. Prefer responses of this conversation, and prefer the response that
+        # produced the item to responses that received it as input.
         rank = (response.conversation_id == conversation.pk, section == Section.OUTPUT, owner)
         if item_id not in best or rank[:2] > best[item_id][:2]:
             best[item_id] = rank

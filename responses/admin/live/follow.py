@@ -70,7 +70,7 @@ class FollowSocket(AdminSocket):
 
 def follow_messages(events: Iterable[dict[str, Any]]) -> Iterator[FollowMessage]:
     """Convert events to messages for the page. Consecutive deltas of the same part are merged."""
-    # A batch holds many small deltas: one message for a run of them is far less work for the browser.
+    # A batch has many small deltas, and one message for consecutive deltas is far less work for the browser.
     for (_, part), messages in groupby(_messages(events), key=lambda message: (message["id"], message.get("part"))):
         if part is None:
             yield from messages
@@ -90,13 +90,13 @@ def _messages(events: Iterable[dict[str, Any]]) -> Iterator[FollowMessage]:
             name = ".".join(name for name in names if isinstance(name, str) and name)
             message = {"id": body["id"], "type": body["type"], "name": name}
             if kind == "output_item.done":
-                # Fields that no delta contained.
+                # Send only the fields that no delta contained.
                 message |= {"status": body.get("status") or "done", "result": _result(body)}
             yield message
 
 
 def _result(body: dict[str, Any]) -> str:
-    # Text and arguments were sent as deltas. The output of a tool has none.
+    # Text and arguments were already sent as deltas. The output of a tool has no deltas.
     match body["type"]:
         case "mcp_call":
             return str(body.get("output") or "")[:_MAX_RESULT_CHARACTERS]

@@ -27,7 +27,7 @@ from tenants.console.viewer import Viewer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveAction:
-    """An action on a run, with the texts of its confirmation."""
+    """An action on a run, with the texts of its confirmation page."""
 
     act: Callable[..., bool]
     question: str
@@ -66,7 +66,7 @@ _ACTIONS = {
 def live(request: HttpRequest, viewer: Viewer) -> HttpResponse:
     """Serve the table of active runs. The script of the page keeps it up to date."""
     found, at = _snapshot_message(viewer), now()
-    # Ages are rendered for pages without scripts, and for the time until the script has loaded.
+    # Ages are also rendered here, for browsers without scripts and for the time until the script has loaded.
     table = [{**row, **rows.ages(row, at=at)} for row in found["set"]]
     context = {**found, "set": table, "as_of": f"{at:%H:%M:%S}", "blank": {"id": ""}}
     context["oldest_age"] = rows.age(found["counters"]["oldest"], at=at)
@@ -86,7 +86,7 @@ def run_action(request: HttpRequest, viewer: Viewer, response_id: str, name: str
     response = Response.objects.filter(pk=response_id).first() if "\x00" not in response_id else None
     if action is None or response is None:
         raise Http404
-    # The run of another team is as unknown as one that does not exist.
+    # A run of another team gets the same answer as a run that does not exist.
     if not viewer.may(CONTRIBUTORS | OPERATORS, response):
         raise Http404
     if request.method != "POST":

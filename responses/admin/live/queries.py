@@ -1,8 +1,8 @@
 """Queries for the page of running jobs: active responses, their turns and calls, and the ends of their event logs.
 
-A snapshot is a handful of statements over the partial indexes of active responses and the latest batches of their logs,
-however many responses are stored. The turns and calls of a run are read again only if its log shows more than deltas.
-Row-level security restricts the queries to the teams of the current scope.
+A snapshot takes a few statements that read partial indexes of active responses and the latest batches of their logs, so
+its cost does not depend on the number of stored responses. The turns and calls of a run are read again only if its log
+has new events other than deltas. Row-level security restricts the queries to the teams of the current scope.
 """
 
 import time
@@ -20,21 +20,21 @@ from engine.events.compression import decompress
 from responses.models import RUNNING, Response, Status, ToolCall, Turn
 from tenants.models import Team
 
-# Bounds for one page and for one poll: the page is refreshed several times a second.
+# Limits for one page and for one poll, because the page is refreshed several times a second.
 MAX_EXECUTED = 200
 MAX_WAITING = 100
 _MAX_COUNTED = 1000
 _MAX_STEPS = 24
 _MAX_STEPS_READ = 2000
-# The preview needs only the end of the log. A client that was away for a while does not receive everything it missed.
+# The preview needs only the end of the log. A page that was disconnected does not receive everything that it missed.
 _TAIL_BATCHES = 6
 _TAIL_BYTES = 6000
 _PREVIEW_CHARACTERS = 160
-# Final statuses are kept for a while: a slow page may ask for an ended run several polls later.
+# Final statuses are kept for some time, because a slow page may need the status of an ended run several polls later.
 _MAX_ENDED = 500
 _WORKERS_SECONDS = 3.0
 
-# Without parameters and metadata, which may be large and are not shown.
+# Columns to read: without parameters and metadata, which may be large and are not shown.
 _COLUMNS = (
     "id",
     "team_id",
@@ -124,7 +124,7 @@ class LogTail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """An active run. `begun_at` is when a worker began to execute it; a foreground run begins when it is created."""
+    """An active run. `begun_at` is the time when a worker began the run, or the creation time of a foreground run."""
 
     response: Response
     log_tail: LogTail = field(default_factory=LogTail)
@@ -133,7 +133,7 @@ class RunRow:
 
     @property
     def is_waiting(self) -> bool:
-        """True if no worker executes it: it has not begun, or was requeued."""
+        """True if no worker executes the run, because it has not begun or was requeued."""
         return self.response.lease_until is None
 
     @property
@@ -144,11 +144,13 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsSnapshot:
-    """All active runs. `executed` counts those in progress and `waiting` those queued, up to 1,000.
-    `rows` has the first few hundred.
+    """The active runs at one moment.
 
-    `teams` are the names of their teams, `ended` the final statuses of runs that ended since the first snapshot, and
-    `workers` is the number of live workers, or None if Redis is unavailable.
+    - `rows`: the first few hundred runs, by response id.
+    - `executed`, `waiting`: the numbers of runs in progress and of queued runs, each at most 1,000.
+    - `teams`: the names of their teams.
+    - `ended`: the final statuses of runs that ended since the first snapshot.
+    - `workers`: the number of live workers, or None if Redis is unavailable.
     """
 
     rows: Mapping[str, RunRow] = field(default_factory=dict)
@@ -167,7 +169,7 @@ def take_snapshot(*, teams: Collection[str], before: RunsSnapshot | None = None)
     """
     before = before or RunsSnapshot()
     known = before.rows
-    # Expired leases first: those are the runs that need attention.
+    # Runs with an expired lease come first, because they need attention.
     leased = Response.objects.only(*_COLUMNS).filter(status__in=RUNNING, lease_until__isnull=False)
     executed = list(leased.order_by("lease_until")[:_MAX_COUNTED])
     counted, queued, waiting = _waiting(teams)
@@ -183,7 +185,7 @@ def take_snapshot(*, teams: Collection[str], before: RunsSnapshot | None = None)
         )
         for key, response in responses.items()
     }
-    # Most polls find only deltas. Reading turns and calls only where others appear saves two queries for most runs.
+    # Most polls find only deltas. Reading turns and calls only after other events saves two queries for most runs.
     stale = [key for key, row in rows.items() if _is_stale(row, known.get(key))]
     steps = _steps(stale)
     rows |= {key: replace(rows[key], steps=steps.get(key, ())) for key in stale}
@@ -191,7 +193,7 @@ def take_snapshot(*, teams: Collection[str], before: RunsSnapshot | None = None)
     # Deleted responses have no final status.
     if gone := known.keys() - rows.keys():
         ended |= dict(Response.objects.filter(pk__in=[*gone], ended_at__isnull=False).values_list("pk", "status"))
-    # Team names rarely change: each is read once for each reader.
+    # Team names rarely change, so each reader reads a name only once.
     unnamed = {row.response.team_id for row in rows.values()} - before.teams.keys()
     names = dict(Team.objects.filter(pk__in=unnamed).values_list("pk", "name")) if unnamed else {}
     # Claimed by a worker that has not begun yet.
@@ -208,14 +210,14 @@ def take_snapshot(*, teams: Collection[str], before: RunsSnapshot | None = None)
 
 
 class WorkerCount:
-    """Number of live workers, read from Redis every few seconds, however many pages are open."""
+    """Number of live workers, read from Redis once every few seconds for all open pages."""
 
     _count: int | None = None
     _checked_at = float("-inf")
 
     @classmethod
     def count(cls) -> int | None:
-        """Return the number as of a few seconds ago, or None if Redis is unavailable."""
+        """Return the number of live workers, at most a few seconds old, or None if Redis is unavailable."""
         if time.monotonic() - cls._checked_at > _WORKERS_SECONDS:
             # Set before the call: while Redis is unavailable, only one caller in three seconds waits for it.
             cls._checked_at = time.monotonic()
@@ -225,7 +227,7 @@ class WorkerCount:
 
 
 def queue() -> tuple[int, datetime | None]:
-    """Return the number of responses of all teams that wait for a worker, and when the oldest was created.
+    """Return the number of responses of all teams that wait for a worker, and the creation time of the oldest.
 
     The number is at most 1,000; the time is None if no response waits.
     """
@@ -242,7 +244,7 @@ def holders() -> list[str]:
 
 
 def _waiting(teams: Collection[str]) -> tuple[int, int, list[Response]]:
-    """Return the number of runs that wait for a worker, how many of them are queued, and the longest waiting ones.
+    """Return the number of runs that wait for a worker, the number of queued ones, and the longest waiting responses.
 
     Waiting runs that are not queued were requeued: their status is `in_progress`.
     """
@@ -286,7 +288,7 @@ def _log_tails(responses: Iterable[Response], known: Mapping[str, RunRow]) -> di
 
 
 def _events(frames: bytes) -> Iterable[dict[str, Any]]:
-    """Yield the events of a piece of the log. Its first frame may be cut off and is skipped then."""
+    """Yield the events of a piece of the log. If the beginning of its first frame is missing, the frame is skipped."""
     for frame in frames.split(b"\n\n"):
         head, found, data = frame.partition(b"\ndata: ")
         if found and head.startswith(b"event: "):
@@ -316,7 +318,7 @@ def _is_stale(row: RunRow, before: RunRow | None) -> bool:
     """Return True if the turns or calls of the run may have changed since the previous snapshot."""
     if before is None or row.log_tail.has_changes:
         return True
-    # Counters and fencing token also show progress that a cut-off log does not.
+    # The counters and the fencing token also show progress that is not in the end of the log.
     new, old = row.response, before.response
     return (new.turns, new.tool_calls, new.lease_token) != (old.turns, old.tool_calls, old.lease_token)
 

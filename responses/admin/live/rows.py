@@ -1,6 +1,7 @@
-"""Rows of the running-jobs table as JSON: the same for the first page, the WebSocket and the polling fallback.
+"""Rows of the running-jobs table as JSON, for the first page, the WebSocket and the polling fallback.
 
-Times are milliseconds since the epoch. The script of the page turns them into ages, which grow without messages.
+Times are milliseconds since the epoch. The script of the page computes ages from them, so that no messages are needed
+to update the ages.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +18,8 @@ from tenants.console.content_access import HIDDEN
 from tenants.console.roles import CONTRIBUTORS, OPERATORS
 from tenants.console.viewer import Viewer
 
-# A lease lasts 30 seconds by default, and an idle worker claims immediately: a minute without either is unusual.
+# A lease lasts 30 seconds by default, and an idle worker claims immediately. So a minute without a lease or a claim is
+# unusual.
 STUCK_AFTER = timedelta(seconds=60)
 _STEP_TONES = {
     **dict.fromkeys(("stop", "tool_calls", "completed", "returned", "compacted"), "good"),
@@ -37,7 +39,7 @@ def message(
     is_first: bool = True,
     is_unavailable: bool = False,
 ) -> RowJson:
-    """Return the message with these rows, and with runs that are gone since the previous message."""
+    """Return the message with these rows, and with the runs that have disappeared since the previous message."""
     return {
         "type": "everything" if is_first else "changes",
         "at": _ms(at),
@@ -56,7 +58,7 @@ def message(
 
 
 def read_teams(snapshot: RunsSnapshot, viewer: Viewer) -> set[str]:
-    """Return the teams whose content the rows of this viewer contain, which is audited."""
+    """Return the teams whose content is in the rows that this viewer sees, for the audit log."""
     runs = snapshot.rows.values()
     found = {row.response.team_id for row in runs if row.log_tail.preview and row.response.stored}
     return {team_id for team_id in found if viewer.may_read(team_id)}
@@ -118,7 +120,7 @@ def _row_json(row: RunRow, viewer: Viewer, *, team: str, at: datetime) -> RowJso
 
 
 def ages(row: RowJson, *, at: datetime) -> RowJson:
-    """Return the ages that the script computes otherwise, for a page without scripts."""
+    """Return the ages of a row for a page without scripts. Otherwise the script of the page computes them."""
     return {
         "age": age(row["created"], at=at),
         "beat": age(row["renewed"], at=at),
@@ -138,7 +140,7 @@ def age(moment: int | None, *, at: datetime) -> str:
 
 
 def stuck(row: RunRow, *, at: datetime) -> str:
-    """Return why a run makes no progress and needs an operator, or an empty string."""
+    """Return the reason why a run makes no progress and needs an operator, or an empty string."""
     response = row.response
     if response.lease_until is not None:
         if response.lease_until < at:
@@ -156,7 +158,7 @@ def _renewed_at(lease_until: datetime) -> datetime:
 
 
 def _state(row: RunRow) -> tuple[str, str]:
-    # Status and tone of the badge. A requeued run keeps the API status `in_progress`, but no worker executes it.
+    # Returns the status and tone of the badge. A requeued run keeps the API status `in_progress` without a worker.
     response = row.response
     if response.status == Status.QUEUED:
         return "queued", "waiting"

@@ -24,16 +24,17 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.2
 _RETRY_SECONDS = 1.0
 _OBSERVE_SECONDS = 2.0
-# Sent without changes too: the page shows a lost connection after silence, and corrects its clock by the message.
+# Interval of messages without changes: the page reports a lost connection if it receives none, and sets its clock by
+# them.
 _KEEPALIVE_SECONDS = 2.0
 
 
 class LiveSocket(AdminSocket):
-    """Socket of one page. Remembers the rows it sent, so that later messages are reduced to changes."""
+    """Socket of one page. It stores the rows that it sent, so that later messages contain only changes."""
 
     @override
     async def watch(self) -> int:
-        """Follow the poller of the teams that the viewer sees."""
+        """Send the snapshots of the poller for the teams that the viewer sees."""
         self._rows: dict[str, rows.RowJson] = {}
         self._counters: rows.RowJson | None = None
         self._sent_at = 0.0
@@ -50,13 +51,13 @@ class LiveSocket(AdminSocket):
             poller.leave(changed)
 
     async def _send(self, snapshot: RunsSnapshot, *, is_unavailable: bool) -> None:
-        """Send changes, or an empty message after a while without any."""
+        """Send changes, or an empty message if there were none for some time."""
         at, loop = now(), asyncio.get_running_loop()
         found = rows.rows_json(snapshot, self.viewer, at=at)
         gone = [
             {"id": key, "state": state, "tone": tone}
             for key in self._rows.keys() - found.keys()
-            # A run that is gone without a final status was deleted, or left the first rows of a long list.
+            # A run that disappears without a final status was deleted, or is no longer among the first rows of a list.
             for state, tone in [rows.ended(snapshot.ended[key]) if key in snapshot.ended else ("gone", "ended")]
         ]
         changed = [row for key, row in found.items() if self._rows.get(key) != row]
@@ -66,7 +67,7 @@ class LiveSocket(AdminSocket):
         has_changes = changed or gone or message["counters"] != self._counters
         if not has_changes and loop.time() - self._sent_at < _KEEPALIVE_SECONDS:
             return
-        # Reading content of a team without being a member is recorded, once for each page and team.
+        # If the viewer is not a member of the team, reading its content is recorded once for each page and team.
         if new := rows.read_teams(snapshot, self.viewer) - self.viewer.roles.keys() - self._audited:
             self._audited |= new
             await in_db_thread(partial(audit_team_reads, self.viewer, new))
@@ -75,10 +76,11 @@ class LiveSocket(AdminSocket):
 
 
 class RunPoller:
-    """Polls the runs of a set of teams for all pages that may see them: one for each process and set of teams.
+    """Polls the runs of a set of teams for all open pages of viewers who see exactly these teams.
 
-    It starts with the first page and stops with the last one. It polls about four times a second instead of following
-    every run, whose process would have to write its log ten times as often as the page needs.
+    A process has one poller for each set of teams, from the first page to the last one. A poller reads the database
+    about four times a second. If it followed every run instead, the processes of the runs would have to write their
+    logs ten times as often as the page needs.
     """
 
     # Keyed by event loop too: tasks and events belong to the loop that created them.
@@ -89,13 +91,13 @@ class RunPoller:
         self.is_unavailable = False
         self._teams = teams
         self._watchers: set[asyncio.Event] = set()
-        # Processes whose runs are in the snapshot, and the time at which each was last notified that a page shows them.
+        # Processes whose runs are in the snapshot, with the time of the last notification that a page shows their runs.
         self._observed: dict[str, float] = {}
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     @classmethod
     def join(cls, teams: Iterable[str], changed: asyncio.Event) -> "RunPoller":
-        """Return the poller of these teams. It sets the event after every poll, until `leave`."""
+        """Return the poller of these teams. The poller sets the event after every poll until `leave` is called."""
         key = (asyncio.get_running_loop(), frozenset(teams))
         poller = cls._pollers.get(key)
         if poller is None:
@@ -121,7 +123,7 @@ class RunPoller:
                 self.is_unavailable = False
                 self._observe(self.snapshot)
             except DatabaseError:
-                # The database restarts or fails over: pages show that, and recover with it.
+                # The database restarts or fails over. Pages show that it is unavailable until a poll succeeds again.
                 logger.warning("running jobs cannot be read right now", exc_info=not self.is_unavailable)
                 self.is_unavailable = True
                 await asyncio.sleep(_RETRY_SECONDS)
@@ -135,7 +137,7 @@ class RunPoller:
             await asyncio.sleep(max(0.05, POLL_SECONDS - (time.monotonic() - began)))
 
     def _observe(self, snapshot: RunsSnapshot) -> None:
-        """Make the processes of the runs store new events soon: events of unfollowed runs are stored after seconds."""
+        """Ask the processes of the runs to store new events soon. Without this, it may take them several seconds."""
         at = time.monotonic()
         processes = {row.response.lease_owner for row in snapshot.rows.values() if row.response.lease_owner}
         notified = {name: self._observed.get(name, -_OBSERVE_SECONDS) for name in processes}

@@ -29,7 +29,10 @@ _TEMPLATE = "admin/responses/response/confirm.html"
 
 
 class RetryForm(RowForm):
-    """The model of a retried response, among those that its key may use; of several responses each keeps its own."""
+    """Form with the model of a retried response, which its key must be allowed to use.
+
+    Without the field, as for several responses, each response keeps its model.
+    """
 
     model = forms.CharField(max_length=200, required=False, widget=UnfoldAdminTextInputWidget(attrs={"list": "models"}))
 
@@ -43,13 +46,13 @@ class RetryForm(RowForm):
         try:
             caller = directory.principal_of_run(rows[0].api_key_id)
         except ApiError:
-            # A revoked key cannot retry at all; the retry reports it.
+            # A revoked key cannot be used for a retry. The retry itself reports this error.
             return
         self.models = [model["id"] for model in directory.list_models(caller)]
 
 
 class ResponseActions(RowActions):
-    """The actions; each writes a row to the audit log."""
+    """Actions on responses. Each action writes a line to the audit log."""
 
     @RowAction(
         title="Cancel",
@@ -95,7 +98,7 @@ class ResponseActions(RowActions):
         """Queue a new response with the same input, and open it."""
 
         async def queue(body: Any) -> str:
-            # The same key, and not the user, makes the new request: its team is billed and its limits apply.
+            # The new request is made with the key of the response: the key's team is billed and its limits apply.
             principal = await directory.aprincipal_by_id(response.api_key_id)
             info = RequestInfo(request_id=origin().request_id)
             new = NewRequest(principal=principal, body=body, info=info, mode=Mode.JSON)

@@ -20,8 +20,8 @@ _MAX_ANCESTORS = 100
 # Deeper branches share the last lane: further indentation would leave no room for text.
 _MAX_LANE = 6
 
-# The recursive steps do not filter by team: a response can only follow one of its own team, and row-level security
-# applies in any case. LIMIT ends the recursion, because PostgreSQL evaluates it only as far as rows are fetched.
+# The recursive steps do not filter by team: a response can only follow a response of the same team, and row-level
+# security applies in any case. LIMIT ends the recursion, because PostgreSQL stops when enough rows were fetched.
 _ANCESTORS_SQL = """
 WITH RECURSIVE above(id, previous, depth) AS (
     SELECT id, previous_response_id, 0 FROM responses_response WHERE id = %(id)s AND team_id = %(team)s
@@ -52,7 +52,7 @@ def chain_view(request: HttpRequest, viewer: Viewer, response: Response) -> Http
         top, before_top = ancestors[-1]
         cursor.execute(_DESCENDANTS_SQL, {**values, "id": top, "limit": MAX_NODES + 1})
         ids = [name for (name,) in cursor.fetchall()]
-    # The recursion visits one level after the other, so a cut removes the deepest responses.
+    # The recursion visits one level after the other, so the limit removes the deepest responses.
     kept = ids[:MAX_NODES]
     # The response that the page was opened from is always included, even in a tree that is too large to show.
     if response.pk not in kept:
@@ -92,7 +92,7 @@ def chain_view(request: HttpRequest, viewer: Viewer, response: Response) -> Http
 def _depth_first(rows: Sequence[Response], top: str) -> list[tuple[Response, int, int]]:
     """Return the rows with their indentation and the number of branches that begin there.
 
-    The oldest follower is directly below its response, the others are indented branches.
+    The oldest follower of a response comes directly below it. The other followers begin indented branches.
     """
     by_id = {row.pk: row for row in rows}
     followers: dict[str, list[Response]] = defaultdict(list)

@@ -59,13 +59,13 @@ class Document:
 
 
 def _request_body(response: Response) -> Body:
-    """Return the body of the request as its client sent it, as far as it is stored.
+    """Return the stored part of the body that the client sent.
 
     Raises `ApiError` if the request was not stored.
     """
     body = rebuild.rebuild_request(response, with_history=False)
-    # Ids and statuses of input items are assigned when they are stored, except where the client sent back an item of
-    # an earlier output.
+    # Ids and statuses of input items were assigned when the items were stored, so they are removed. Only items that the
+    # client has sent back from an earlier output keep them.
     for item in body["input"]:
         if item["type"].endswith("_output") or (item["type"] == "message" and item["role"] != "assistant"):
             item.pop("id", None)
@@ -149,7 +149,7 @@ def document_view(request: HttpRequest, viewer: Viewer, response: Response, name
 
 
 def download(text: str, name: str, kind: str = "text/plain") -> HttpResponse:
-    """Return a text as a download that no browser interprets."""
+    """Return a text as a download, so that no browser interprets it."""
     answer = HttpResponse(text, content_type=f"{kind}; charset=utf-8")
     answer["Content-Disposition"] = f'attachment; filename="{name}"'
     answer["X-Content-Type-Options"] = "nosniff"

@@ -25,9 +25,9 @@ from tenants.console.viewer import Viewer
 SPEEDS = (1, 4, 16)
 PAGE = 500
 MAX_INLINE_BYTES = 64 * 1024
-"""Larger events are listed with their size only; each can be downloaded separately."""
+"""Events above this size are listed without their data, which can be downloaded separately."""
 _MAX_PAGE_BYTES = 512 * 1024
-# Bytes read for one page: a rare event type must not make one request read the whole log.
+# Maximum number of bytes read for one page, so that the search for a rare event type does not read the whole log.
 _MAX_SCANNED = 8_000_000
 _MAX_COUNTED = 2_000_000
 _BATCHES_PER_QUERY = 20
@@ -100,14 +100,15 @@ def event_log_json(request: HttpRequest, viewer: Viewer, response: Response) -> 
 def _read(
     response: Response, *, first: int, event_type: str = "", limit: int = PAGE
 ) -> tuple[list[LoggedEvent], int | None]:
-    """Return up to `limit` events (of one type) from sequence number `first` on, and where the next page starts.
+    """Return up to `limit` events from sequence number `first` on, and the start of the next page.
 
-    A page is shorter where events are large, or where events of the type are rare.
+    With `event_type`, only events of this type are returned. A page is shorter if its events are large or the type is
+    rare.
     """
     found: list[LoggedEvent] = []
     page_bytes = scanned = 0
     for batch in _batches(response, first=first):
-        # Batches have a time, events do not. Clocks of web and worker hosts may differ: never negative.
+        # Only batches have a time, events do not. Never negative, although the clocks of hosts may differ.
         offset = max(0, round((batch.created_at - response.created_at).total_seconds() * 1000))
         frames = batch.frames
         for frame, body in read_frames(frames):

@@ -55,7 +55,7 @@ def header(request: HttpRequest, viewer: Viewer, response: Response) -> dict[str
     # Output tokens per second, counted from the first token: the time before it is spent on the queue and the prompt,
     # not on generating output.
     generating_ms = (response.duration_ms or 0) - (response.first_token_ms or 0)
-    # In less than a tenth of a second the rate says more about buffering than about the model.
+    # For less than a tenth of a second, the rate depends more on buffering than on the model.
     has_speed = response.first_token_ms is not None and response.output_tokens and generating_ms >= _MIN_GENERATING_MS
     return {
         "playground_url": (
@@ -81,11 +81,11 @@ def header(request: HttpRequest, viewer: Viewer, response: Response) -> dict[str
 
 
 def _transcript(viewer: Viewer, response: Response, query: QueryDict) -> dict[str, Any]:
-    """Return the items, and the details in the side panel.
+    """Return the template context: the items, and the details for the side panel.
 
     Items and metadata are content: viewers without read access get neither.
     """
-    # The list of usage records is bounded by time: without a start it would show recent ones only.
+    # The list of usage records is limited to a time range. Without a start, it would show only recent records.
     ledger = {"object_id": response.pk, "occurred_at_from_0": f"{response.created_at:%Y-%m-%d}"}
     followers = Response.objects.filter(previous_response_id=response.pk, team_id=response.team_id).only("id")
     details = {
@@ -101,7 +101,7 @@ def _transcript(viewer: Viewer, response: Response, query: QueryDict) -> dict[st
         ],
         "metadata": response.metadata if viewer.may_read(response.team_id) else {},
     }
-    # The input may contain outputs of calls that the previous response made: its calls come first.
+    # The input may contain outputs of calls of the previous response, so the calls of that response come first.
     owners = [owner for owner in (response.previous_response_id, response.pk) if owner]
     calls = ToolCall.objects.filter(response_id__in=owners, team_id=response.team_id).order_by("turn", "id")
     ordered = sorted(calls[: 2 * SHOWN_ITEMS], key=lambda call: call.response_id == response.pk)
@@ -124,7 +124,7 @@ def _usage(viewer: Viewer, response: Response, query: QueryDict) -> dict[str, An
                 "estimated": badge("estimated", "warning", hint) if row.estimated else "",
                 "took": duration(row.duration_ms),
                 "cost": NO_PRICE if row.cost is None else amount(row.cost),
-                # The prices at the time of the call: prices of the model may have changed since.
+                # The prices at the time of the call. The prices of the model may have changed since.
                 "prices": [label(price) for price in row.prices or ()],
             }
         )
@@ -144,7 +144,7 @@ def _usage(viewer: Viewer, response: Response, query: QueryDict) -> dict[str, An
 def _attempts(viewer: Viewer, response: Response, query: QueryDict) -> dict[str, Any]:
     """Return the workers that claimed the run, and a page of model calls with their outcomes.
 
-    The defect of a discarded answer may quote the answer, so it is content.
+    The reason why an answer was discarded may quote the answer, so it is shown only to viewers who may read content.
     """
     first = start_of(query)
     rows = Turn.objects.filter(response_id=response.pk, team_id=response.team_id).order_by("number")

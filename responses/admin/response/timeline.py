@@ -1,6 +1,6 @@
-"""Timeline tab: a waterfall of the run, from its turns, tool calls, approvals and claims, and its measured spans.
+"""Timeline tab: a waterfall of the run's turns, tool calls, approvals, claims and measured spans.
 
-Timing is not content, so every viewer of the response sees it. The details of a bar are loaded when it is opened.
+Timing is not content, so every viewer of the response sees it. The details of a bar are loaded when the bar is opened.
 """
 
 from collections import defaultdict
@@ -28,7 +28,7 @@ from tenants.console.content_access import audit_read
 from tenants.console.row_pages import start_of
 from tenants.console.viewer import Viewer
 
-# Bounds for one page view: the layout needs all spans at the same time, and a run may have tens of thousands.
+# Limits for one page: the layout needs all spans at the same time, and a run may have tens of thousands.
 MAX_TURNS = 2000
 MAX_CALLS = 5000
 PAGE = 200
@@ -43,9 +43,9 @@ _OUTPUT_TYPES = ("function_call_output", "custom_tool_call_output", "computer_ca
 
 @dataclass(frozen=True, slots=True)
 class SpanText:
-    """Icon and label of a kind of span; `total` is its name in the totals above the waterfall.
+    """Icon and label of a kind of span. `total` is the name of the kind in the totals above the waterfall.
 
-    Measured spans are titled `title` if it is set, and otherwise by their own name.
+    The title of a measured span is `title` if it is set, and otherwise the name of the span.
     """
 
     icon: str
@@ -54,7 +54,7 @@ class SpanText:
     title: str = ""
 
 
-# The totals have this order.
+# The totals are shown in this order.
 _TEXTS = {
     SpanKind.QUEUE: SpanText("hourglass_top", "waiting in the queue", "Queue"),
     SpanKind.RUN: SpanText("memory", "attempt"),
@@ -70,7 +70,7 @@ _TEXTS = {
     SpanKind.CLIENT: SpanText("devices", "waiting for the client"),
     SpanKind.LOST: SpanText("link_off", "lost work", "Lost work"),
 }
-# Every step of a run waits for the database for some milliseconds. The total counts all waits; only long ones get a
+# Every step of a run waits some milliseconds for the database. The total includes all waits, but only long waits get a
 # row.
 _MIN_STORAGE_SHARE = 50
 _ERROR_STATES = frozenset({"failed", "refused"})
@@ -81,7 +81,7 @@ _PAYLOADS = ("arguments", "output")
 
 
 def timeline(viewer: Viewer, response: Response, query: QueryDict) -> dict[str, Any]:
-    """Return the waterfall of a run, up to now while it continues. `?from=` is the first row of a long one."""
+    """Return the template context of the waterfall of a run. `?from=` is the first row to show of a long waterfall."""
     present = now()
     chart = waterfall(_spans(response), began=response.created_at, ended=response.ended_at, present=present)
     listed = [
@@ -90,7 +90,7 @@ def timeline(viewer: Viewer, response: Response, query: QueryDict) -> dict[str, 
         if bar.span.kind is not SpanKind.STORAGE or bar.length * _MIN_STORAGE_SHARE >= chart.scale
     ]
     first = start_of(query)
-    # The total duration of each kind of work, and how much of it is on the critical path.
+    # The total duration of each kind of work, and the part of it that is on the critical path.
     totals = []
     for kind, texts in _TEXTS.items():
         if texts.total and (bars := [bar for bar in chart.bars if bar.span.kind is kind]):
@@ -171,8 +171,8 @@ def _spans(response: Response) -> list[TraceSpan]:
             note = f"{call.kind}, attempt {call.attempt}" if call.attempt > 1 else call.kind
             spans.append(TraceSpan(kind=SpanKind.TOOL, ended=call.ended_at, state=call.status, note=note, **common))
     work = [span for span in spans if span.kind in WORK]
-    # From the last stored row of an attempt to the next claim: work that was lost, and the wait for the sweeper and
-    # for a worker. No row separates the two.
+    # The time from the last stored row of an attempt to the next claim contains lost work and the wait for the sweeper
+    # and for a worker. No row separates the two.
     for number, ((at, _), (until, _)) in enumerate(pairwise(claims_of(response)), 1):
         ends = [span.ended for span in work if span.ended is not None and span.ended <= until]
         spans.append(
@@ -224,7 +224,7 @@ def claims_of(response: Response) -> list[tuple[datetime, str]]:
 def _queue_and_attempts(response: Response) -> Iterator[TraceSpan]:
     if not response.background:
         return
-    # Responses from before claims were recorded have turns but no claims: their time in the queue is unknown.
+    # Old responses, created before claims were recorded, have turns but no claims. Their time in the queue is unknown.
     claims = claims_of(response)
     if claims or response.status == Status.QUEUED or not response.turns:
         until = claims[0][0] if claims else response.ended_at
@@ -239,7 +239,7 @@ def _queue_and_attempts(response: Response) -> Iterator[TraceSpan]:
 
 
 def _answers(response: Response) -> Mapping[str, tuple[datetime, str]]:
-    """Return, by call id, when the first later response sent the output of the call, and the id of that response."""
+    """Return, by call id, the time and the id of the first later response whose request sent the output of the call."""
     rows = Response.objects.filter(team_id=response.team_id).order_by("created_at").values_list("pk", "created_at")
     moments = dict(rows.filter(previous_response_id=response.pk)[:_MAX_FOLLOWERS])
     if response.conversation_id:
@@ -248,7 +248,7 @@ def _answers(response: Response) -> Mapping[str, tuple[datetime, str]]:
     places = Placement.objects.filter(owner__in=moments, team_id=response.team_id, section=Section.INPUT)
     places = places.filter(item__type__in=_OUTPUT_TYPES).annotate(call_id=KeyTextTransform("call_id", "item__body"))
     sent = places.values_list("owner", "call_id")[:_MAX_ANSWERS]
-    # The same output may be sent again in later turns of a conversation: the first time counts.
+    # The same output may be sent again in later turns of a conversation; only the first time counts.
     first: dict[str, tuple[datetime, str]] = {}
     for owner, call_id in sorted(sent, key=lambda row: moments[row[0]]):
         first.setdefault(call_id, (moments[owner], owner))

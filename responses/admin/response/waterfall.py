@@ -10,13 +10,13 @@ from datetime import datetime
 from enum import StrEnum
 from math import floor, log10
 
-# Timestamps come from several processes: a shorter gap is clock imprecision, not overhead.
+# Timestamps come from several processes, so a shorter gap is caused by differing clocks and is not overhead.
 MIN_GAP_MS = 1.0
 _MAX_TICKS = 8
-# A client may answer days after the run. Waits extend the scale by half a run at most, otherwise the run itself would
-# shrink to a line.
+# A client may answer days after the run. Waits extend the scale by at most half the duration of the run, because
+# otherwise the run itself would shrink to a line.
 _MAX_EXTENSION = 0.5
-# Above ten seconds, steps of 1, 2 and 5 are no longer round: use the units of a clock.
+# Above ten seconds, steps of 1, 2 and 5 are no longer round numbers of minutes or hours, so these steps are used.
 _CLOCK_STEPS = tuple(
     1000.0 * seconds
     for seconds in (10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 43_200, 86_400, 172_800, 604_800)
@@ -42,8 +42,8 @@ class SpanKind(StrEnum):
 
 
 WORK = frozenset(SpanKind) - {SpanKind.RUN, SpanKind.ATTEMPT, SpanKind.APPROVAL, SpanKind.CLIENT}
-"""Kinds that account for the time of a run. Time that none of them covers is overhead."""
-# These continue after the run: the client may answer much later, in another response.
+"""Kinds of spans that explain the time of a run. Time without a span of these kinds is overhead."""
+# These spans continue after the run, because the client may answer much later, with another request.
 _WAITS = frozenset({SpanKind.APPROVAL, SpanKind.CLIENT})
 
 
@@ -51,7 +51,7 @@ _WAITS = frozenset({SpanKind.APPROVAL, SpanKind.CLIENT})
 class TraceSpan:
     """A timed step of a run: a model call, a tool call, a wait.
 
-    `ended` is None while it continues. `mark` is a moment inside the span, for example the first token.
+    `ended` is None while the step continues. `mark` is a moment within the span, for example the first token.
     """
 
     key: str
@@ -63,7 +63,7 @@ class TraceSpan:
     note: str = ""
     mark: datetime | None = None
     level: int = 1
-    # Id of the response that ended a wait.
+    # Id of the response whose request ended the wait.
     ended_by: str = ""
 
 
@@ -81,7 +81,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaterfallBar(Interval):
-    """A span on the scale. Bars of one `lane` do not overlap; `is_clipped` when it ends beyond the scale."""
+    """A span on the scale. Bars of one `lane` do not overlap. `is_clipped`: the span ends beyond the scale."""
 
     span: TraceSpan
     mark: float | None
@@ -93,9 +93,9 @@ class WaterfallBar(Interval):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waterfall:
-    """All bars of a run. `scale` is the length of the axis, `run` the duration of the run (so far), both in ms.
+    """All bars of a run. `scale` is the length of the axis and `run` the duration of the run so far, both in ms.
 
-    `gaps` are the parts of the run that no work span covers: overhead.
+    `gaps` are the parts of the run without a span of work: overhead.
     """
 
     bars: Sequence[WaterfallBar]
@@ -123,8 +123,8 @@ def waterfall(spans: Iterable[TraceSpan], *, began: datetime, ended: datetime | 
     rows = sorted(spans, key=lambda span: (offset(span.began), order.index(span.kind)))
     intervals = []
     for row in rows:
-        # An open wait lasts until now. Other open spans belong to the run and end with it at the latest: a worker that
-        # died leaves rows without an end.
+        # An open wait lasts until now. Other open spans end with the run at the latest, because a worker that died
+        # leaves rows without an end.
         is_wait = row.kind in _WAITS
         end = offset(row.ended) if row.ended is not None else offset(present) if is_wait else run
         intervals.append(Interval(offset(row.began), max(offset(row.began), end)))
@@ -134,7 +134,7 @@ def waterfall(spans: Iterable[TraceSpan], *, began: datetime, ended: datetime | 
     scale = max(1.0, min(max(run, longest), run * (1 + _MAX_EXTENSION)))
     work = [index for index, row in enumerate(rows) if row.kind in WORK]
     critical = {work[index] for index in critical_path([intervals[index] for index in work], end=run)}
-    # An attempt encloses the other spans and would occupy a lane for the whole run.
+    # Attempts are left out, as an attempt encloses the other spans and would occupy a lane for the whole run.
     leaves = [index for index, row in enumerate(rows) if row.kind is not SpanKind.RUN]
     lanes = dict(zip(leaves, assign_lanes([intervals[index] for index in leaves]), strict=True))
     bars = [
@@ -163,8 +163,8 @@ def waterfall(spans: Iterable[TraceSpan], *, began: datetime, ended: datetime | 
 def critical_path(intervals: Sequence[Interval], *, end: float) -> list[int]:
     """Return the indexes of the intervals that determined when the run ended, latest first.
 
-    Each one is preceded by the interval that ended last before it began. Of several that ran at that moment, the one
-    that began first counts.
+    Each interval is followed by the interval that ended last before it began. If several intervals ran at that moment,
+    the one that began first is chosen.
     """
     latest = sorted(range(len(intervals)), key=lambda index: (-intervals[index].end, intervals[index].start))
     path: list[int] = []
@@ -174,7 +174,7 @@ def critical_path(intervals: Sequence[Interval], *, end: float) -> list[int]:
         while place < len(latest) and intervals[latest[place]].end >= moment:
             running.append(latest[place])
             place += 1
-        # An interval that begins no earlier than `moment` (one of zero length, for example) cannot have delayed it.
+        # An interval that does not begin before `moment`, for example one of zero length, cannot have caused a delay.
         started = [index for index in running if intervals[index].start < moment]
         if started:
             chosen = min(started, key=lambda index: intervals[index].start)
@@ -201,7 +201,7 @@ def gaps(intervals: Sequence[Interval], *, end: float) -> list[Interval]:
 
 
 def assign_lanes(intervals: Sequence[Interval]) -> list[int]:
-    """Return the lane of each interval: the first one that is free. `intervals` are sorted by their start."""
+    """Return the lane of each interval: the first lane that is free. `intervals` are sorted by their start."""
     free_from: list[float] = []
     lanes = []
     for interval in intervals:
@@ -215,10 +215,10 @@ def assign_lanes(intervals: Sequence[Interval]) -> list[int]:
 
 
 def ticks(scale: float) -> list[float]:
-    """Return round offsets for the axis: zero, and at most eight others."""
+    """Return round offsets for the ticks of the axis: zero and at most eight others."""
     rough = max(scale, 1.0) / _MAX_TICKS
     magnitude = 10.0 ** floor(log10(rough))
     steps = [magnitude * factor for factor in (1, 2, 5, 10)] if rough < _CLOCK_STEPS[0] else [*_CLOCK_STEPS, rough]
     step = steps[bisect_left(steps, rough)]
-    # The small term keeps a last tick that floating point puts just beyond the scale.
+    # The small term keeps a last tick that is beyond the scale only because of floating-point errors.
     return [step * number for number in range(int(scale / step + 1e-9) + 1)]

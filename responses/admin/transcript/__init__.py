@@ -1,1 +1,1 @@
-"""Transcripts: items as messages, reasoning and tool cards, and the content that pages load on demand."""
+"""Transcripts: messages, reasoning and tool cards made from items, and the content that pages load on demand."""

@@ -1,7 +1,7 @@
 """Cards for items other than messages and reasoning: calls, their outputs, and settings.
 
-`_READERS` maps item types to functions; the plug-ins of hosted tools define the cards of theirs. Any other type is
-shown as JSON.
+`_READERS` maps types of items to functions. The plug-ins of hosted tools define the cards of their own item types. Any
+other type is shown as JSON.
 """
 
 import shlex
@@ -38,10 +38,10 @@ class ApprovalResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCard:
-    """A tool call, the output of one, or a setting, shown as a card.
+    """A tool call, the output of a tool call, or a setting, shown as a card.
 
-    `kind` is call, answer or setting. `note` follows the title. `took` is empty while a call is running. Where a call
-    and its output are both shown, the output is the `answer` of the call. `approval` is set for calls that needed one.
+    `kind` is call, answer or setting. `note` follows the title. `took` is empty while a call is running. If a call and
+    its output are both shown, the output is the `answer` of the call. `approval` is set for calls that needed approval.
     """
 
     kind: str
@@ -63,7 +63,7 @@ class ToolCard:
 
     @property
     def weight(self) -> int:
-        """Size of all parts in bytes, including those of the answer."""
+        """Size of all parts in bytes, including the parts of the answer."""
         return sum(part.weight for part in self.parts) + (self.answer.weight if self.answer else 0)
 
     @property
@@ -92,7 +92,7 @@ class ToolCard:
 
 
 def read_card(body: Body, *, in_context: bool) -> ToolCard:
-    """Return the card of an item, from the body of the item only."""
+    """Return the card of an item, made from the body of the item alone."""
     reader = _READERS.get(body["type"])
     card = reader(body) if reader else card_of(body) or setting_card(body["type"], Part("json", "", body))
     # Two types have no `call_id`: the API uses their own ids to pair calls and outputs.
@@ -123,11 +123,11 @@ def _display_part(part: Part) -> ItemPart:
 
 
 def with_row(card: ToolCard, row: ToolCall) -> ToolCard:
-    """Add status, duration and output of the tool call that the item makes, or the name of the one that it answers."""
+    """Add data of the item's tool call: status, duration and output to a call, the name of the tool to an output."""
     if card.kind == "answer":
         return replace(card, title=row.name) if card.title == "tool" else card
-    # Items of server tools lack the output that the model received and the error of the call: both are in the row only.
-    # What the item shows already, raw or indented, is not repeated.
+    # Items of server tools lack the output that the model received and the error of the call, which are only in the
+    # row. They are left out if the item already shows the same text, raw or indented.
     known = {part.text for part in card.parts} | {part.raw for part in card.parts}
     found = [] if row.output is None else [("output", json_part("Output", row.output))]
     if row.error:
@@ -157,7 +157,7 @@ def _tool_output(body: Body) -> Card:
     title = _qualified(body) if body.get("name") else "tool"
     if isinstance(body["output"], str):
         return answer_card(title, Part("json", "Output", body["output"]))
-    # Output of a tool is not Markdown, even if it looks like it.
+    # The output of a tool is not Markdown, even if it looks like Markdown.
     return answer_card(title, *(read_part(part).as_plain_text() for part in body["output"]))
 
 

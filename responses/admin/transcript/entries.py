@@ -25,12 +25,12 @@ from tenants.console.viewer import Viewer
 from tenants.models import ApiKey
 
 IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""Types shown as images. Anything else is offered as a download: SVG, for example, may contain scripts."""
-# Maximum number of items of the input, and of the output: the latest ones are shown.
+"""Types that are shown as images. Other types are downloads, because they may contain scripts, as SVG does."""
+# Maximum number of input items, and of output items. The latest items are shown.
 SHOWN_ITEMS = 200
-# Bounds the time spent on rendering Markdown: beyond this many characters a page shows plain text.
+# Limits the time for rendering Markdown: after this many characters, a page shows plain text.
 _MAX_MARKDOWN_CHARACTERS = 256 * 1024
-# Prefix of `ToolCall.kind`, by item type, for items that do not name their call.
+# Prefix of `ToolCall.kind`, by item type, for items that do not contain the id of their call.
 _TOOL_KINDS = {
     "mcp_call": "mcp",
     "web_search_call": "web_search",
@@ -47,9 +47,9 @@ _APPROVAL_LABELS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextEntry:
-    """A message, or reasoning (`kind` is thinking), in full or summarised. `note` mentions encrypted content.
+    """A message, or full or summarized reasoning, whose `kind` is thinking. `note` mentions encrypted reasoning.
 
-    `in_context` is False for a partial item that is not sent to a model again.
+    `in_context` is False for an incomplete item, which is not sent to a model again.
     """
 
     kind: str
@@ -76,10 +76,11 @@ Entry = TextEntry | ToolCard
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemContext:
-    """Data that items refer to.
+    """Data to which items refer.
 
-    `calls` by the key of the item that makes or answers the call, `approvals` by request id, content `types` of
-    stored files by file id.
+    - `calls`: tool calls, by the key of the item that makes or answers the call.
+    - `approvals`: by the id of the approval request.
+    - `types`: content types of stored files, by file id.
     """
 
     calls: Mapping[UUID, ToolCall] = field(default_factory=dict)
@@ -90,10 +91,10 @@ class ItemContext:
 def item_context(
     places: Sequence[Placement], rows: Sequence[ToolCall], *, team_id: str, owners: Mapping[UUID, str] | None = None
 ) -> ItemContext:
-    """Load the data that these items refer to, with a fixed number of queries.
+    """Load the data to which these items refer, with a fixed number of queries.
 
-    `rows` are the calls of the responses that the items belong to, latest last. `owners` maps item keys to response
-    ids where there are several responses.
+    `rows` are the calls of the responses to which the items belong, latest last. If there are several responses,
+    `owners` maps item keys to response ids.
     """
     items = [place.item for place in places]
     calls, approvals = _calls(items, rows, owners or {}), _approvals(items, team_id)
@@ -103,14 +104,14 @@ def item_context(
 
 
 def entries(places: Iterable[Placement], context: ItemContext, *, is_readable: bool) -> list[Entry]:
-    """Return the entries of these items, each call combined with its output if the call comes before it."""
+    """Return the entries of these items. A call and a later output of the call become one entry."""
     remaining = _MAX_MARKDOWN_CHARACTERS
     found: list[Entry] = []
     open_calls: dict[str, int] = {}
     for place in places:
         entry = _entry(place.item, context, in_context=place.in_context)
         if isinstance(entry, TextEntry):
-            # Cards do not count: their content is shown as plain text.
+            # Cards do not count towards the limit, because their content is shown as plain text.
             remaining -= sum(len(part.text) for part in entry.parts)
             if remaining < 0:
                 entry = replace(entry, parts=[part.as_plain_text() for part in entry.parts])
@@ -139,15 +140,16 @@ def parts_of(body: dict[str, Any]) -> Sequence[ItemPart]:
 
 
 def transcript(viewer: Viewer, response: Response, rows: Sequence[ToolCall]) -> dict[str, Any]:
-    """Return the context of `transcript.html`. `rows` are the calls that the input answers, then the response's own.
+    """Return the context of `transcript.html`, and record in the audit log that the content was read.
 
-    Records in the audit log that the content was read.
+    `rows` are the calls that are answered by the input, followed by the response's own calls.
     """
     input_items = selectors.own_items(response=response, section=Section.INPUT, limit=SHOWN_ITEMS)
     output_items = selectors.own_items(response=response, section=Section.OUTPUT, limit=SHOWN_ITEMS)
     is_readable = read_allowed(viewer, response)
     context = item_context([*input_items, *output_items], rows, team_id=response.team_id)
-    # A text, or the messages of a prompt template. They are a parameter, not items: they have no id and no row.
+    # Instructions are a text, or the messages of a prompt template. They are a parameter: unlike items, they have no id
+    # and no row.
     instructions = response.parameters.get("instructions") or []
     if isinstance(instructions, str):
         instructions = [{"role": "instructions", "content": instructions}]
@@ -215,7 +217,8 @@ def _with_urls(parts: Sequence[ItemPart], key: str, context: ItemContext) -> lis
 def _calls(items: Sequence[Item], rows: Sequence[ToolCall], owners: Mapping[UUID, str]) -> dict[UUID, ToolCall]:
     """Return, by item key, the row of the call that the item makes or answers."""
     by_id = {row.call_id: row for row in rows}
-    # Call ids are chosen by models and may repeat in later responses: the pair with the response is preferred.
+    # Models choose the ids of calls and may use an id again in a later response, so a call of the same response is
+    # preferred.
     by_owner = {(row.response_id, row.call_id): row for row in rows}
     found: dict[UUID, ToolCall] = {}
     own_kinds = {row.kind for row in rows} - set(_TOOL_KINDS.values())
@@ -232,8 +235,8 @@ def _calls(items: Sequence[Item], rows: Sequence[ToolCall], owners: Mapping[UUID
                 kind = item.body["server_label"]
             without_call_id[owners.get(item.key, ""), kind].append(item)
     for (owner, kind), group in without_call_id.items():
-        # Items of hosted tools have no call id. They are in the order of the calls, so they can be paired if the
-        # numbers agree; a refused call has no item.
+        # Items of hosted tools have no call id. They have the order of their calls, so they can be paired if there are
+        # as many items as calls. A refused call has no item.
         same = [
             row
             for row in rows
@@ -245,7 +248,7 @@ def _calls(items: Sequence[Item], rows: Sequence[ToolCall], owners: Mapping[UUID
 
 
 def _approvals(items: Sequence[Item], team_id: str) -> dict[str, ApprovalResult]:
-    """Return the results of the approval requests that these items are, or that their calls refer to."""
+    """Return the results of approval requests among these items, and of requests to which calls among them refer."""
     request_ids = {item.id for item in items if item.type == "mcp_approval_request"}
     request_ids |= {item.body.get("approval_request_id") for item in items if item.type == "mcp_call"}
     request_ids -= {None, ""}
@@ -268,7 +271,7 @@ def _approvals(items: Sequence[Item], team_id: str) -> dict[str, ApprovalResult]
 
 
 def _media_parts(body: dict[str, Any]) -> list[ItemPart]:
-    # Only a few item types can have images or files: building the parts of every item twice would be wasteful.
+    # Only a few item types can have images or files. Building the parts of every item twice would take too long.
     content = body.get("content") if body["type"] == "message" else body.get("output")
     if isinstance(content, dict) or (isinstance(content, list) and any(part.get("file_id") for part in content)):
         return [part for part in parts_of(body) if part.kind in MEDIA]

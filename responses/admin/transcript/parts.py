@@ -1,6 +1,6 @@
 """Display parts of items: text, JSON, images and files.
 
-Images and files are served by this platform or not loaded at all: a page must not reveal its viewer to other hosts.
+Images and files are loaded only from this platform, because a page must not reveal its viewer to other hosts.
 """
 
 import json
@@ -21,7 +21,7 @@ MEDIA = ("image", "file")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Citation:
-    """A source that a text cites. `url` and `host` are empty unless it is a web address."""
+    """A source that a text cites. `url` and `host` are empty unless the source is a web page."""
 
     name: str
     url: str = ""
@@ -32,10 +32,12 @@ class Citation:
 class ItemPart:
     """A part of an item, with an optional heading.
 
-    `kind` is text, json, markdown, refusal, image or file, or hidden for viewers who may not read content. `detail`
-    follows the label and may quote content. `raw` is JSON as it was received. `source` of an image or a file is a data
-    URL, a file id or an address; `url` serves it from here, or serves the rest of a long text. `length` is the size in
-    bytes where the content itself is not at hand.
+    - `kind`: text, json, markdown, refusal, image or file, or hidden for viewers who may not read content.
+    - `detail`: follows the label; may quote content.
+    - `raw`: JSON as it was received.
+    - `source`: data URL, file id or web address of an image or a file.
+    - `url`: URL of this platform that serves the image or file, or the rest of a long text.
+    - `length`: size in bytes if the content itself is not loaded.
     """
 
     kind: str = "text"
@@ -51,7 +53,7 @@ class ItemPart:
 
     @property
     def host(self) -> str:
-        """Host that an image or a file would be loaded from; empty for one that is stored here."""
+        """Host of the web address of an image or a file; empty if the image or file is stored here."""
         return host_of(self.source) if self.source and not _DATA_URL_PATTERN.match(self.source) else ""
 
     @property
@@ -123,7 +125,7 @@ def _indented(value: Any) -> str:
 
 
 def media_part(part: dict[str, Any], label: str = "") -> ItemPart:
-    """Return a part that describes an image or a file. Its `url` is set later, when the item is known."""
+    """Return a part that describes an image or a file. Its `url` is set later, because it contains the item's key."""
     kind = "file" if part["type"] == "input_file" else "image"
     found = part.get("file_id") or part.get("file_url") or part.get("image_url") or ""
     if not found and (data := part.get("file_data")):
@@ -175,6 +177,6 @@ def _citations(annotations: Sequence[dict[str, Any]]) -> list[Citation]:
         url = note.get("url") or ""
         name = note.get("title") or url or note.get("filename") or note.get("file_id") or ""
         host = host_of(url) if url else ""
-        # `host` is empty for addresses that are not HTTP: those are not linked.
+        # `host` is empty for addresses that are not HTTP. Such addresses do not become links.
         found.setdefault(url or name, Citation(name=name, url=url if host else "", host=host))
     return [citation for key, citation in found.items() if key]

@@ -1,7 +1,7 @@
 """Views that serve content on demand: the rest of a long text, images and files.
 
-Each view checks the viewer: a row of another team is not found, and without the right to read content the answer is
-403. Content is served as plain text, as an image of a known type, or as a download, never as HTML.
+Each view checks the permissions of the viewer: it answers 404 for a row of another team, and 403 if the viewer may not
+read content. Content is served as plain text, as an image of a known type, or as a download, but never as HTML.
 """
 
 import base64
@@ -30,7 +30,7 @@ from tenants.console.viewer import Viewer
 
 _SAFE = {
     "X-Content-Type-Options": "nosniff",
-    # A second line of defence should a browser interpret the content after all: no scripts, forms or requests.
+    # A second line of defence: even if a browser interprets the content, it allows no scripts, forms or requests.
     "Content-Security-Policy": "sandbox; default-src 'none'",
     "Cache-Control": "private, max-age=300",
 }
@@ -54,7 +54,7 @@ def item_text(request: HttpRequest, viewer: Viewer, key: UUID, number: int) -> H
 @page("content/calls/<int:pk>/<str:field>/", name="call_text")
 def call_text(request: HttpRequest, viewer: Viewer, pk: int, field: str) -> HttpResponse:
     """Serve the arguments, the output or the error of a tool call."""
-    # A fixed set of fields: the name comes from the URL.
+    # The name comes from the URL, so only fixed fields are allowed.
     row = ToolCall.objects.filter(pk=pk).first() if field in {"output", "error", "arguments"} else None
     if row is None:
         raise Http404
@@ -86,7 +86,7 @@ def file_content(request: HttpRequest, viewer: Viewer, file_id: str) -> HttpResp
         raise Http404
     _check(viewer, file)
     content = async_to_sync(storage.open_content)(file)
-    # Enough for every signature. The rest is streamed.
+    # These bytes are enough to recognise every image type. The rest of the file is streamed.
     first_bytes = content.read(16)
     content.seek(0)
     headers = _headers(file.content_type, first_bytes, name=file.filename)
@@ -111,7 +111,7 @@ def _check(viewer: Viewer, row: Any) -> None:
 
 
 def _text(request: HttpRequest, text: str) -> HttpResponse:
-    """Serve 64 Ki characters. `X-Total` is the length of the text, `X-Next` the start of the next piece, if any."""
+    """Serve up to 65,536 characters. `X-Total` is the length of the text, `X-Next` the start of the next piece."""
     start = start_of(request.GET)
     end = start + SHOWN_CHARACTERS
     headers = {**_SAFE, "X-Total": str(len(text)), **({"X-Next": str(end)} if end < len(text) else {})}
