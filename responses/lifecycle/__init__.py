@@ -1,1 +1,1 @@
-"""The life of a response: create, queue, execute in a worker, resume, cancel, sweep."""
+"""The life cycle of a response: create, queue, execute in a worker, resume, cancel and sweep."""

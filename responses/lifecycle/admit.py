@@ -1,6 +1,7 @@
-"""The third stage of creation: limits are reserved, and then everything happens that costs money or has effects.
+"""The third stage of creation: reserve the limits, then perform the steps that cost money or have side effects.
 
-Requests that are refused in any case do not count against the limits; all others reserve before anything is spent.
+Invalid requests were already refused and do not count against the limits. All others reserve limits before they cost
+anything.
 """
 
 from dataclasses import dataclass
@@ -17,9 +18,9 @@ from responses.tools.registry import RunTools, create_tools
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmittedRequest:
-    """A request that its limits and the checks of its content admit, with the tools of its run.
+    """A request that has passed its limits and the checks of its content, with the tools of its run.
 
-    `reservation` is None without limits. It must be stored or released.
+    `reservation` is None if no limits apply. Otherwise it must be stored or released.
     """
 
     resolved: ResolvedRequest

@@ -1,9 +1,9 @@
 """Runs and batch lines that wait until a limit has room again, for example after their budget is used up.
 
-Their row stores the time until which the limit blocks them, and the amount that they need of a budget. Until then they
-are not claimed: claims of every run would be refused again and again for the rest of a month. Instead, one look at the
-limits of a key shows which of its runs have room, whether because of a new period, a changed limit or budget, corrected
-usage or released reservations.
+The row of a blocked run or line stores the time until which the limit blocks it, and the amount that it needs of a
+budget. Until then it is not claimed, because it would be claimed and refused again and again, possibly for the rest of
+the month. Instead, `wake` reads the limits of each key once and finds the runs that have room now, because of a new
+period, a changed limit or budget, corrected usage or released reservations.
 """
 
 import random
@@ -23,18 +23,18 @@ from responses.models import RUNNING, Response
 from responses.models.batches import BatchLine, BatchStatus, LineState
 from tenants import directory, scope
 
-# Shorter pauses are never ended early.
+# Pauses up to this length are never ended early.
 _SHORT_SECONDS = 30.0
-# The most runs, and the most lines, that one call looks at.
+# Maximum number of runs, and of lines, that one call of `wake` reads.
 _MOST_ROWS = 10_000
 _REQUEST_RATES = ("requests_per_minute", "requests_per_day")
 _INFINITE = Decimal("Infinity")
 
 
 class Pause(NamedTuple):
-    """The pause of a refused run until it is claimed again, and the budget with which it is claimed earlier.
+    """The pause until a refused run is claimed again. It ends earlier if the budget has `needs` US dollars left.
 
-    `needs` is None for a short pause, which is never ended early, and 0 for a limit that is not a budget.
+    `needs` is None for a short pause, which is never ended early, and 0 if the limit is not a budget.
     """
 
     seconds: float
@@ -42,8 +42,8 @@ class Pause(NamedTuple):
 
 
 def pause_after(error: ApiError, *, end_user_is_known: bool) -> Pause:
-    """Return the pause after a refusal. Unless the end user is known, a limit of end users is checked again soon."""
-    # Spread, so that runs that wait for the same place do not ask for it at the same moment.
+    """Return the pause after a refusal. If a limit of an unknown end user has refused the run, the pause is short."""
+    # A random spread, so that runs that wait for the same place do not try to reserve it at the same moment.
     spread = random.uniform(0.75, 1.25)  # noqa: S311 - no secret
     if isinstance(error, LimitReached) and (end_user_is_known or error.subject != "end_user"):
         wait = error.wait_seconds or 0.0
@@ -74,7 +74,7 @@ def wake() -> int:
         except LimitsUnavailable:
             continue
         except ApiError:
-            # The key was revoked, for example: the worker ends its runs.
+            # For example, the key was revoked. The worker that claims its runs ends them.
             fitting = members
         ready += [blocked.row for blocked in fitting]
     with scope.every_team():
@@ -99,7 +99,7 @@ def _read() -> Iterable[_Blocked]:
 
 
 def _fitting(members: Sequence[_Blocked], status: LimitStatus) -> list[_Blocked]:
-    """Return the members that fit into the limits all together: the rest would only be refused again."""
+    """Return the first members that together fit into the limits. The others would only be refused again."""
     money = min((budget.remaining for budget in status.budgets), default=_INFINITE)
     rates = [limit.remaining for limit in status.limits if limit.limit in _REQUEST_RATES]
     requests = min(rates, default=len(members))

@@ -1,8 +1,8 @@
 """End runs from outside: cancel, fail or requeue them, and delete responses.
 
-Ending a run writes its terminal state directly. A flag could be noticed too late. The run and the caller race to
-write, and the first to commit wins. The process that executes the run is notified afterwards: it stops writing and
-closes its upstream connection.
+These functions write the terminal state of the run directly, because a run could notice a flag too late. If the run
+writes its own end at the same time, the first commit wins. Afterwards the process that executes the run is notified: it
+stops writing and closes its upstream connection.
 """
 
 from functools import partial
@@ -52,7 +52,7 @@ def cancel_response(*, principal: Principal, response_id: str, request: RequestI
 def cancel_active_run(*, principal: Principal, conversation_id: str, request: RequestInfo) -> Conversation:
     """Cancel the run that has locked a conversation, if there is one, and return the conversation.
 
-    A response that is not stored yet loses its lock, so that its commit fails.
+    If the response of the run is not stored yet, its lock is removed, so that storing it fails.
     """
     with scope.team(principal.team_id):
         conversation = conversation_access.get_conversation(principal=principal, conversation_id=conversation_id)
@@ -79,9 +79,9 @@ def fail_run(*, team_id: str, actor: str, response_id: str, request: RequestInfo
 
 
 def requeue_run(*, team_id: str, actor: str, response_id: str, request: RequestInfo) -> bool:
-    """Take a background run from its worker, so that another one resumes it after its last committed step.
+    """Take a background run from its worker, so that another worker resumes it after its last committed step.
 
-    Return False if it has ended, or is a foreground run.
+    Return False if the run has ended, or is a foreground run.
     """
     with scope.team(team_id):
         running = Response.objects.filter(pk=response_id, ended_at=None, background=True)
@@ -90,8 +90,8 @@ def requeue_run(*, team_id: str, actor: str, response_id: str, request: RequestI
             return False
         # An explicit request grants one more attempt, however many there were.
         attempt = Least(F("attempt"), settings.BACKGROUND_ATTEMPTS - 1)
-        # Expired instead of released: the worker that resumes the run records an estimate of the open call, because it
-        # does not wait until this one has noticed.
+        # The lease is set to expired instead of released, so that the worker that resumes the run records an estimate
+        # of the open call. It does not wait until the present worker notices the loss and records the call.
         until = expired_before() if row["lease_until"] is not None else None
         running.update(lease_token=F("lease_token") + 1, lease_owner=None, lease_until=until, attempt=attempt)
         audit(
@@ -107,14 +107,14 @@ def requeue_run(*, team_id: str, actor: str, response_id: str, request: RequestI
 
 
 def _end(team_id: str, response_id: str, ending: Ending, *, actor: str, action: str, request: RequestInfo) -> bool:
-    """End a queued run, or one that any process executes. Open output items end as incomplete."""
+    """End a run, whether it is queued or executed by any process. Open output items become incomplete."""
     with scope.team(team_id):
         # The row stays locked until the commit, so that the run cannot store anything after it was loaded here.
         running = Response.objects.filter(pk=response_id, ended_at=None)
         row = running.select_for_update(no_key=True).values("lease_owner", "lease_until").first()
         if row is None:
             return False
-        # From here on the executing process has lost its lease.
+        # The new token takes the lease from the executing process.
         running.update(lease_token=F("lease_token") + 1)
         # The process records the usage of its open call when it notices, unless it has died.
         died = row["lease_until"] is not None and row["lease_until"] < expired_before()
@@ -127,7 +127,7 @@ def _end(team_id: str, response_id: str, ending: Ending, *, actor: str, action: 
 
 def _notify_on_commit(response_id: str, owner: str | None) -> None:
     """Notify the followers of a run and the process that executes it."""
-    # On commit: they read the row when they are notified, and a page of the console commits later than this function.
+    # On commit, because they read the row when they are notified. A request of the console commits after this function.
     channels = [channel_of(response_id), *([channel_of_process(owner)] if owner else [])]
     transaction.on_commit(partial(notify_from_thread, *channels))
 
@@ -138,8 +138,8 @@ def delete_response(*, actor: str, response: Response, request: RequestInfo, rea
     Its successors are linked to its predecessor. Items that were appended to a conversation stay there. The audit log
     records the `actor`, and the `reason` if there is one.
     """
-    # A background run is cancelled first, so that its followers and webhooks receive its end. A foreground run needs no
-    # cancelling: its next commit finds no row, and it stops.
+    # A background run is cancelled first, so that its followers and webhooks receive its end. A foreground run stops by
+    # itself when its next commit finds no row.
     if response.background:
         cancel_run(team_id=response.team_id, actor=actor, response_id=response.pk, request=request)
     with scope.team(response.team_id):
@@ -151,8 +151,8 @@ def delete_response(*, actor: str, response: Response, request: RequestInfo, rea
         # deadlock with it.
         successors = Response.objects.filter(previous_response_id=response.pk)
         list(successors.select_for_update(no_key=True).order_by("pk").values_list("pk"))
-        # The row is locked before anything changes. A concurrent end of the run finds nothing to end; a concurrent
-        # successor is stored by now, or fails because its predecessor is gone.
+        # The row is locked before anything changes. A concurrent end of the run then finds no run to end. A concurrent
+        # successor was either stored before the lock, or fails because its predecessor is gone.
         fresh = Response.objects.select_for_update().filter(pk=response.pk).first()
         if fresh is not None:
             successors.update(

@@ -1,4 +1,4 @@
-"""Claimed runs: loaded for their execution and admitted, or ended because they cannot start."""
+"""Claimed runs: load and admit them for execution, or end them if they cannot start."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from responses.runs.runner import AssembledRun
 from tenants import directory, scope
 from tenants.principal import Principal
 
-# Least time for the client of a handed-over run to reconnect, whatever the grace period of its team.
+# The client of a handed-over run has at least this time to reconnect, whatever the grace period of its team is.
 _RECONNECT_SECONDS = 10.0
 
 
@@ -38,7 +38,8 @@ _RECONNECT_SECONDS = 10.0
 class ClaimedRun:
     """A claimed run that is ready to be executed.
 
-    `grace_seconds` is how long it continues without a follower; None: until it ends, as a background run does.
+    `grace_seconds` is the time for which the run continues without a follower. None means until it ends, as for a
+    background run.
     """
 
     claim: Claim
@@ -48,7 +49,7 @@ class ClaimedRun:
     grace_seconds: float | None
 
     async def admit(self) -> bool:
-        """Reserve the run's limits. Return False if the run goes back to the queue, or can never start."""
+        """Reserve the limits of the run. Return False if the run was put back into the queue, or was ended."""
         if (reservation := self.reservation) is None:
             return True
         try:
@@ -76,10 +77,10 @@ def read_queued(claims: Sequence[Claim]) -> dict[str, QueuedRun]:
 
 
 def load(claim: Claim, queued: QueuedRun | None = None) -> ClaimedRun | None:
-    """Load a claimed run, settle its losses and build it.
+    """Load a claimed run, record the usage that its previous process lost, and prepare the run for execution.
 
-    Return None if the claim was lost, or if the run cannot be executed and was ended instead. `queued` is the run as it
-    was read already, if no process has begun it.
+    Return None if the claim was lost, or if the run cannot be executed and was ended instead. `queued` is the run from
+    `read_queued`, if no process has begun it.
     """
     stored = queued.load() if queued is not None else resume.load_claimed(claim)
     if stored is None:
@@ -94,8 +95,8 @@ def load(claim: Claim, queued: QueuedRun | None = None) -> ClaimedRun | None:
             upstream_model=response.upstream_model,
         )
     except ApiError as error:
-        # The key was revoked, or the model or its upstream was deleted while the response was queued. It is loaded with
-        # its place in the queue, which `queued` does not contain.
+        # The key was revoked, or the model or its upstream was deleted while the response was queued. The run is loaded
+        # again with the reservation of its place in the queue, which `queued` does not contain.
         if (dead := resume.load_claimed(claim)) is not None:
             dead.end(failed(Failure.of(ServerError(error.message))))
         return None
@@ -112,7 +113,8 @@ def load(claim: Claim, queued: QueuedRun | None = None) -> ClaimedRun | None:
         identity,
         checks=restore_checks(response, principal),
         reservation=reservation,
-        # Retried for longer: no client could repeat a background run, and its tool calls so far have taken effect.
+        # Calls of a background run are retried for longer, because no client could repeat the run and its previous tool
+        # calls have taken effect.
         patience=settings.UPSTREAM_BACKGROUND_RETRY_SECONDS if response.background else None,
     )
     return ClaimedRun(
@@ -125,14 +127,13 @@ def load(claim: Claim, queued: QueuedRun | None = None) -> ClaimedRun | None:
 
 
 def _grace_seconds(response: Response, principal: Principal) -> float | None:
-    """Return how long a run that was handed over continues without a follower; None for a background run."""
+    """Return the seconds for which a handed-over run continues without a follower. None for a background run."""
     if response.background or response.handed_over_at is None or principal.grace_seconds is None:
         return None
     at, longest = shared_now(), max(principal.grace_seconds, _RECONNECT_SECONDS)
     if response.followed_until is not None and response.followed_until > at:
         return longest
-    # The client counts as gone if the run had no follower for this long, for example because all processes were
-    # stopped.
+    # The time since the handover counts as time without a client, even if all processes were stopped meanwhile.
     return longest - max(0.0, (at - response.handed_over_at).total_seconds())
 
 

@@ -22,9 +22,10 @@ logger = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def release_on_failure(*, principal: Principal, body: CreateResponse, response_id: str) -> AsyncIterator[None]:
-    """Wrap the creation of a response up to its commit, and release its conversation lock if the creation fails.
+    """Release the conversation lock of a new response if the block, which creates and stores the response, fails.
 
-    Raises `ConversationLocked` or `PreviousResponseNotFound` if the commit found its lock or its predecessor gone.
+    Raises `ConversationLocked` or `PreviousResponseNotFound` if the response was not stored because its lock or its
+    predecessor was gone.
     """
     if body.conversation is None:
         try:
@@ -44,7 +45,7 @@ async def release_on_failure(*, principal: Principal, body: CreateResponse, resp
     except ConversationLocked:
         raise
     except LeaseLost:
-        # Creating the response took longer than the lock lasts, and another response has taken the lock.
+        # Creating the response took longer than the lock is valid, and another response has taken over the lock.
         raise ConversationLocked from None
     except BaseException:
         # Shielded, because cancellation of the request is one of the failures.
@@ -58,7 +59,7 @@ async def release_on_failure(*, principal: Principal, body: CreateResponse, resp
 async def lock_and_read(body: CreateResponse, *, principal: Principal, response_id: str) -> RequestContext:
     """Lock the conversation of a request for the new response, and return its context.
 
-    Raises `ConversationLocked` while another run holds the lock. A dead run that holds it is ended first.
+    Raises `ConversationLocked` while another run holds the lock. If a dead run holds the lock, the run is ended first.
     """
     principal.require(Scope.CONVERSATIONS_WRITE)
     lock = partial(read_context, principal=principal, body=body, lock_for=response_id)
@@ -73,8 +74,8 @@ async def lock_and_read(body: CreateResponse, *, principal: Principal, response_
 
 
 async def _run_to_completion(lock: Callable[[], RequestContext]) -> RequestContext:
-    # A database thread cannot be interrupted. If the request is cancelled, wait until the thread has finished: only
-    # then is there a lock that `release_on_failure` can release.
+    # A database thread cannot be interrupted. If the request is cancelled, wait until the thread has finished, because
+    # `release_on_failure` can release the lock only after it was acquired.
     locking = asyncio.ensure_future(in_db_thread(lock))
     try:
         return await asyncio.shield(locking)

@@ -1,6 +1,6 @@
-"""Create responses, either run in this process or queued for a worker.
+"""Create responses, which are either executed in this process or queued for a worker.
 
-Creation has four stages: a request is parsed, resolved, admitted and stored.
+Creation has four stages: the request is parsed, resolved, admitted and stored.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from responses.runs.runner import AssembledRun, LiveRun, RunClient
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedRun:
-    """A started run, with the state that its WebSocket connection needs to continue from it."""
+    """A started run, with the data that a WebSocket connection needs to continue the response later."""
 
     run: LiveRun
     context: RequestContext
@@ -35,7 +35,7 @@ class StartedRun:
     previous: UnstoredResponse | None
 
     def as_unstored(self) -> UnstoredResponse | None:
-        """Return the ended response as a predecessor in memory, or None if it is stored in the database."""
+        """Return the ended response for use as an in-memory predecessor, or None if it is stored in the database."""
         identity = self.run.identity
         if identity.stored:
             return None
@@ -57,7 +57,7 @@ class StartedRun:
 
 
 async def create_response(request: NewRequest) -> LiveRun:
-    """Store a response with its first events and start its run. The caller reads the run.
+    """Store a response with its first events, start its run and return the run.
 
     Raises an API error if the request is invalid or not permitted.
     """
@@ -65,9 +65,9 @@ async def create_response(request: NewRequest) -> LiveRun:
 
 
 async def start_response(request: NewRequest) -> StartedRun:
-    """Create a response like `create_response`, for a connection that may create further ones after it.
+    """Create a response like `create_response`, for a connection on which later responses may continue it.
 
-    With `generate: false` the response completes without output and can be continued.
+    With `generate: false`, the response completes without output. It can still be continued.
     """
     spans.begin()
     async with conversation_runs.release_on_failure(
@@ -81,8 +81,9 @@ async def start_response(request: NewRequest) -> StartedRun:
             with spans.span(spans.Activity.STORAGE, "Commit"):
                 await asyncio.shield(commit)
         except asyncio.CancelledError:
-            # The client has disconnected, but the commit may still succeed. Then the run must start: otherwise its row
-            # would stay in progress until the sweeper ends it. It is detached, because no client reads it.
+            # The client has disconnected, but the commit may still succeed. In this case the run must start, because
+            # otherwise its row would stay in progress until the sweeper ends the run. It is detached, because no client
+            # reads it.
             await asyncio.wait([commit])
             if commit.exception() is None:
                 live.start()
@@ -126,7 +127,7 @@ def _live_run(response: NewResponse, state: RunState) -> LiveRun:
 class QueuedResponse:
     """A response that waits for a worker: its body with the status `queued`, and the warnings for the client.
 
-    `opening` holds the bytes of its first events if they are small.
+    `opening` holds the bytes of the first events if they are small, and is empty otherwise.
     """
 
     body: Body

@@ -24,10 +24,10 @@ _MARGIN = timedelta(seconds=1)
 
 
 def release(names: Collection[str]) -> int:
-    """End the leases of processes with these names (the last part of `process_name`) and return their number.
+    """End the leases of dead processes with these names (the last part of `process_name`). Return the number of leases.
 
-    Workers then continue lines of batches, and background runs in isolated processes, because one of these runs may
-    have crashed its process. Foreground runs end here, and lost calls are recorded.
+    Afterwards, workers continue the lines of batches. They continue background runs in isolated processes, because one
+    of these runs may have crashed its process. This function also ends the foreground runs and records lost calls.
     """
     at = expired_before()
     owned = reduce(or_, (Q(lease_owner__endswith=f":{name}") for name in names)) & Q(lease_until__gt=at)
@@ -36,8 +36,8 @@ def release(names: Collection[str]) -> int:
             lease_until=at - _MARGIN, isolation=Greatest("isolation", Value(Isolation.GROUP))
         )
         batches = Batch.objects.filter(status__in=OPEN_BATCHES)
-        # Not a join: with statistics from before a batch of 50,000 lines was written, it was still running after 19
-        # minutes.
+        # Not a join: a join was still running after 19 minutes when the statistics were older than a batch of 50,000
+        # lines.
         lines = BatchLine.objects.filter(batch_id__in=[*batches.values_list("pk", flat=True)], state=LineState.RUNNING)
         released += sum(
             rows.filter(owned).update(lease_until=at - _MARGIN)
@@ -52,8 +52,8 @@ def release(names: Collection[str]) -> int:
             "processes have died; their leases were ended", extra={"processes": [*names], "leases": released}
         )
         work_queue.wake(Dispatcher.kind)
-    # Also if another process has ended the leases: while this one waited for it, it held locks on the same rows, which
-    # the sweep of the other process has skipped.
+    # Done even if another process has ended the leases: its sweep skipped the rows that this process had locked while
+    # it waited for the other process.
     open_calls.record_lost_calls()
     sweeper.sweep_dead_runs()
     return released

@@ -1,8 +1,9 @@
-"""Isolated processes, in which a worker continues background runs of a dead process to find the culprit.
+"""Isolated processes, in which a worker continues the background runs of a dead process.
 
-A worker that dies had many runs, one of which may have crashed it. They continue in a separate process, where they
-cannot crash another worker. If that process dies while its worker lives, nothing from outside has ended both of them: a
-run that was alone in the process is the culprit and fails, and several runs continue alone, one after the other.
+If a worker dies, one of its many runs may have crashed it. The runs continue in a separate process, where they cannot
+crash another worker. If that process dies too while its worker lives, one of its runs has crashed it. If there was only
+one run in the process, that run fails. Otherwise, each of the runs continues in a process of its own, one after the
+other.
 """
 
 import logging
@@ -30,16 +31,17 @@ _POLL_SECONDS = 1.0
 _PAUSE_AFTER_DEATH_SECONDS = 2.0
 # If a run of the group crashes its process, the runs continue alone, which takes up to this many process starts.
 _MOST_IN_GROUP = 32
-# Pause before a worker reacts to the death of a process: the worker may be about to be killed with all its processes.
-# Shorter than the time after which others release the runs, see `core.work.presence`.
+# Pause before a worker reacts to the death of a process, because the worker itself may be about to be killed together
+# with all its processes. The pause is shorter than the time after which other processes release the runs (see
+# `core.work.presence`).
 _DOUBT_SECONDS = 1.0
 _MARGIN = timedelta(seconds=1)
-# Time that a stopping process needs beyond the time of its runs: for their last step, and to exit.
+# Additional time that a stopping process gets after the time for its runs, for their last step and its exit.
 _EXIT_SECONDS = 5.0
 
 
 class IsolatedProcesses:
-    """Starts a process for each isolation while runs wait for it."""
+    """Starts a process for each kind of isolation while runs with this isolation wait."""
 
     def __init__(self) -> None:
         self._is_stopping = threading.Event()
@@ -55,17 +57,17 @@ class IsolatedProcesses:
             self._threads.append(thread)
 
     def stop(self) -> None:
-        """Let the processes release their runs."""
+        """Ask the processes to release their runs and to exit."""
         with self._lock:
             self._is_stopping.set()
             for process in self._processes.values():
                 process.terminate()
 
     def wait(self) -> None:
-        """Wait until all processes have ended, and kill those that do not.
+        """Wait until all processes have ended, and kill processes that do not end in time.
 
-        A process that a run has frozen would otherwise keep its worker from ending. Other workers notice its death and
-        continue its runs.
+        Otherwise, a process that hangs because of a run would keep its worker from ending. Other workers notice the
+        death of a killed process and continue its runs.
         """
         ends_at = time.monotonic() + settings.WORKER_DRAIN_SECONDS + _EXIT_SECONDS
         for thread in self._threads:
@@ -112,7 +114,7 @@ def _has_waiting(isolation: Isolation) -> bool:
 
 
 def _judge(owner: str) -> None:
-    """End the run of a dead process if it had a single one; otherwise let each of its runs continue alone."""
+    """If a dead process had a single run, end the run. Otherwise, let each of its runs continue alone."""
     at = expired_before()
     with scope.every_team():
         runs = Response.objects.filter(lease_owner=owner, lease_until__gt=at, status__in=RUNNING)

@@ -1,4 +1,4 @@
-"""A model whose calls are reserved before they are sent."""
+"""A language model for which each call reserves its limits before it is sent."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -10,21 +10,21 @@ from responses.runs.reservations import RunReservation
 
 
 class LimitedModel:
-    """Implementation of `LanguageModel` that reserves each call before it is sent."""
+    """Implementation of `LanguageModel` that reserves the limits of each call before the call is sent."""
 
     def __init__(self, model: LanguageModel, reservation: RunReservation) -> None:
         self._model = model
         self._reservation = reservation
 
     def open(self, request: TurnRequest) -> TurnStream:
-        """Start a turn. Its call is reserved when its events are iterated, unless it is reserved already."""
+        """Start a turn. If the call is not reserved yet, it is reserved when the events of the turn are iterated."""
         if (reserved := self._reservation.first_turn(request)) is not None:
             return self._model.open(reserved)
         return _LimitedTurn(self._model, request, self._reservation)
 
 
 class _LimitedTurn:
-    """A call of the model that waits for its reservation. A refusal is the failure of the turn."""
+    """A call of the model that waits for its reservation. If the reservation is refused, the turn fails."""
 
     def __init__(self, model: LanguageModel, request: TurnRequest, reservation: RunReservation) -> None:
         self._model = model

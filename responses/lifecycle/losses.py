@@ -1,4 +1,4 @@
-"""Losses of a run whose process died: the calls that were open, and the reservations that the process had made."""
+"""Losses of a run whose process died: the calls that were in progress, and the reservations of the process."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,10 +27,10 @@ from tenants.models import Reservation, UsageRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """The calls that a run has lost with its previous process, and that process's reservations.
+    """The calls that a run lost because its previous process died, and the reservations of that process.
 
-    `turn` is the lost model call, with an estimate of its usage; `call_records` are the usage records of hosted calls.
-    For a run that waits in the queue, `grants` is its place there.
+    `turn` is the lost model call, with an estimate of its usage. `call_records` are the usage records of lost hosted
+    calls. `grants` are the reservations; for a queued run, this is the reservation of its place in the queue.
     """
 
     turn: TurnRecord | None = None
@@ -41,9 +41,9 @@ class Losses:
 def last_activity(
     response: Response, turns: Sequence[Turn], calls: Sequence[ToolCall], *, is_claimed: bool
 ) -> datetime:
-    """Return when the last attempt to run a response began, or its last finished turn or call ended."""
+    """Return the time of the last known activity: the begin of the last attempt, or the end of a turn or call."""
     claims = [datetime.fromisoformat(claim["at"]) for claim in response.claims]
-    # Leave out the claim for which the run is loaded.
+    # Leave out the present claim, for which the run is loaded.
     earlier = claims[:-1] if is_claimed else claims
     ends = [turn.ended_at for turn in turns] + [call.ended_at for call in calls]
     return max([response.created_at, *earlier, *filter(None, ends)])
@@ -52,7 +52,7 @@ def last_activity(
 def lost_turn(
     response: Response, run: Run, turns: Sequence[Turn], *, began: datetime, ended: datetime
 ) -> TurnRecord | None:
-    """Return the model call that was lost with its process, if there was one and the process has not recorded it."""
+    """Return the model call that was in progress when the process died, unless the process has recorded it."""
     lost = run.lost_turn(began=began, ended=ended)
     if lost is None:
         return None
@@ -63,7 +63,7 @@ def lost_turn(
 
 
 def _usage_without_log(response: Response, turns: Sequence[Turn]) -> Usage:
-    # Without the log, the output is unknown. The input is known from the request, or from the turn before.
+    # Without the log, the output is unknown. The input is known from the request, or from the previous turn.
     known = response.options.get("input_tokens", 0)
     if turns:
         known = turns[-1].input_tokens + turns[-1].output_tokens
@@ -73,14 +73,14 @@ def _usage_without_log(response: Response, turns: Sequence[Turn]) -> Usage:
 def lost_calls(
     response: Response, identity: RunIdentity, calls: Sequence[ToolCall], grants: Sequence[Grant], *, at: datetime
 ) -> list[Row]:
-    """Return the usage records of hosted calls that were lost with their process."""
+    """Return the usage records of hosted calls that were in progress when the process died."""
     lost = [
         (call_of(row), PRICE_KEYS[row.name], row.turn)
         for row in calls
         if row.status == "in_progress" and row.name in PRICE_KEYS
     ]
     if not response.stored:
-        # An unstored response has no rows of its calls; only its reservations name them.
+        # The calls of an unstored response have no rows; only the reservations identify them.
         keys = [price_key_of(grant.id) for grant in grants if is_of_tool(grant.id)]
         turn = max(0, response.turns - 1)
         lost = [(Call(item_id="", call_id="", name=key, arguments=""), key, turn) for key in keys]
@@ -89,9 +89,9 @@ def lost_calls(
 
 
 def open_turn_row(response: Response, identity: RunIdentity, turn: TurnRecord | None, *, until: datetime) -> Row | None:
-    """Return the row of the open call of a process that lives.
+    """Return the row of the open model call of a process that is alive but has lost its run.
 
-    The process records the call when it notices that it has lost the run; if it dies before, the record is in this row.
+    The process records the call when it notices the loss. If it dies before, the call is recorded from this row.
     """
     if turn is None:
         return None
@@ -132,9 +132,9 @@ def stored_grants(response_id: str) -> list[Grant]:
 
 
 def charge_reserved(grants: Sequence[Grant], rows: Sequence[Row]) -> None:
-    """Charge everything that a dead process had reserved for the calls of these usage records to the budgets.
+    """Charge the full reservations of a dead process to the budgets, by means of these usage records of its calls.
 
-    The records are estimates: the amount that the upstream has charged is unknown. With a lower one, a hard budget
+    The records are estimates: the amount that the upstream has charged is unknown. With a lower amount, a hard budget
     could be exceeded.
     """
     for of_tools in (False, True):
@@ -151,10 +151,13 @@ def charge_reserved(grants: Sequence[Grant], rows: Sequence[Row]) -> None:
 
 
 def settle_on_commit(grants: Sequence[Grant], records: Sequence[Row]) -> None:
-    """Settle the reservations of a dead process with its last call. The transaction deletes their rows."""
+    """After the commit, settle the reservations of a dead process with the usage of its lost calls.
+
+    The caller's transaction deletes the rows of the reservations.
+    """
     _, cost, at = spent(records, grants[0] if grants else None)
     for grant in grants:
-        # The first reservation gets the cost of the call: which of them gets it makes no difference to the sums of the
-        # subjects.
+        # The first reservation gets the whole cost. It does not matter which reservation gets it, because all of them
+        # count for the same subjects.
         settle = partial(limits.settle_sync, grant, tokens=0, cost=cost if grant is grants[0] else None, at=at)
         transaction.on_commit(settle)

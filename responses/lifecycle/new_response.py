@@ -1,4 +1,4 @@
-"""The fourth stage of creation: the rows of a new response, and the change that stores them."""
+"""The fourth stage of creation: build the rows of a new response, and the change that stores them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from responses.runs.store import Change, LockGuard, PredecessorGuard, submit_new
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewResponse:
-    """A response that is ready to be stored: its change, its recorder, and its first events, also as bytes."""
+    """A response that is ready to be stored, with its change, recorder and first events. `opening` is their bytes."""
 
     admitted: AdmittedRequest
     recorder: Recorder
@@ -47,7 +47,7 @@ class NewResponse:
 
 
 async def build_response(admitted: AdmittedRequest) -> NewResponse:
-    """Build the rows of a new response. Releases its reservation if that fails."""
+    """Build the rows of a new response. If this fails, release the reservation of the response."""
     try:
         return await _build(admitted)
     except BaseException:
@@ -60,7 +60,7 @@ async def _build(admitted: AdmittedRequest) -> NewResponse:
     identity, context = resolved.identity, resolved.prepared.context
     secrets = tools.encrypted_secrets() if identity.background else ""
     row = await off_loop(partial(_response_row, resolved, _options(admitted), secrets=secrets))
-    # An unstored response needs the rows only if it leaves its items in a conversation.
+    # An unstored response needs the rows only to add its items to a conversation.
     stores_items = identity.stored or identity.conversation_id
     items = await off_loop(partial(_input_rows, identity, context)) if stores_items else []
     append = lock = predecessor = None
@@ -93,7 +93,7 @@ async def _build(admitted: AdmittedRequest) -> NewResponse:
 
 
 def _options(admitted: AdmittedRequest) -> dict[str, Any]:
-    """Return the options of a response: what a worker that resumes its run cannot read elsewhere."""
+    """Return the options of a response: the data that a worker needs to resume the run and cannot read elsewhere."""
     resolved, checks = admitted.resolved, admitted.checks
     return {
         **resolved.prepared.options,
@@ -105,10 +105,10 @@ def _options(admitted: AdmittedRequest) -> dict[str, Any]:
 def _open_log(log: EventLog, identity: RunIdentity, events: Sequence[Event]) -> tuple[bytes, list[Row]]:
     """Return the bytes of the first events, and the log rows that are inserted with the response."""
     frames = log.append(events)
-    # The first events of a foreground run are stored with its next batch: one row less, which was 0.3 KB of WAL. If the
-    # process dies before, `resume` builds them again from the response. A background run stores its first events at
-    # once, for the worker that takes over. So does a run with large ones (which echo large instructions or tools): they
-    # are compressed outside of the loop.
+    # The first events of a foreground run are stored with its next batch, which saves a row and 0.3 KB of WAL. If the
+    # process dies before, `resume` builds them again from the response. Two kinds of runs store their first events at
+    # once: background runs, for the worker that executes the run, and runs with large first events (which contain large
+    # instructions or tools), because they are compressed outside of the event loop here.
     waits = not identity.background and len(frames) < FLUSH_BYTES
     return frames, [] if waits else log.take_batch()
 
@@ -125,11 +125,11 @@ def _response_row(resolved: ResolvedRequest, options: dict[str, Any], *, secrets
             "input_preview": preview(context.input_bodies[-1]) if context.input_bodies else "",
         }
     else:
-        # With `store: false` the row exists for usage and administration only, and holds no content; just enough to
-        # estimate the usage of a call that is lost with its process.
+        # With `store: false` the row exists for usage and administration only. It has no content, but the number of
+        # tokens from which the usage of a call is estimated if its process dies.
         tokens = token_estimate.input_tokens(instructions=run.instructions, items=run.items, sampling=run.sampling)
         columns = {"options": {"input_tokens": tokens, **identity.stored_options()}}
-    # Without a lease a background response waits in the queue for a worker.
+    # A background response gets no lease, so that it waits in the queue for a worker.
     columns |= (
         {"status": Status.QUEUED, "background": True}
         if identity.background
@@ -144,7 +144,7 @@ def _response_row(resolved: ResolvedRequest, options: dict[str, Any], *, secrets
         mode=request.mode,
         endpoint=identity.endpoint,
         stored=identity.stored,
-        # Unstored responses have no items, so a stored one is linked to the last stored response before it.
+        # Unstored responses have no items, so a stored response is linked to the last stored response before it.
         previous_response_id=context.predecessor_id if identity.stored else body.previous_response_id,
         conversation_id=identity.conversation_id,
         history_id=identity.conversation_id,

@@ -1,6 +1,6 @@
-"""The partitions by month of event logs, turns and usage records: created ahead of time, dropped after their retention.
+"""Monthly partitions of event logs, turns and usage records: created in advance, and dropped after their retention.
 
-Ids of responses begin with their time and sort by it, so the tables of a response are partitioned by its id.
+Ids of responses begin with their creation time and sort by it, so the tables are partitioned by the id of the response.
 """
 
 from datetime import datetime, timedelta
@@ -26,7 +26,7 @@ EVENTS = MonthlyTable(name="responses_eventbatch", lowest=_lowest_response_id)
 TURNS = MonthlyTable(name="responses_turn", lowest=_lowest_response_id)
 USAGE = MonthlyTable(name="tenants_usagerecord", lowest=datetime.isoformat)
 
-# A run that was created at the end of a month may end later; nothing runs longer than this.
+# A run that was created at the end of a month may end in the next month. No run lasts longer than this.
 _LONGEST_RUN = timedelta(days=31)
 
 
@@ -49,7 +49,7 @@ def drop_old_partitions(*, at: datetime | None = None) -> list[str]:
 
 
 def _is_expired_log(partition: Partition, at: datetime) -> bool:
-    """Return true if the retention of every team is over for all responses of a month."""
+    """Return true if the log retention of every team is over for all responses of the partition's month."""
     end = partitions.month_of(partition.month, later=1)
     with scope.every_team():
         hours = Team.objects.aggregate(longest=Max("log_retention_hours"))["longest"] or 0

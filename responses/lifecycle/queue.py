@@ -1,10 +1,10 @@
-"""The queue of background responses: workers claim the next ones from the database, with a fair share for each team.
+"""The queue of background responses: workers claim responses from the database, with a fair share for each team.
 
-Responses that a stopping web process has handed over are in the queue as well, before all others.
+The queue also contains responses that a stopping web process has handed over. They are claimed before all others.
 
-A response can be claimed if it runs in the background, has not ended, has no valid lease, and does not wait for
-capacity within limits (`postpone`). Claiming increments the lease token (a fencing token), so that a previous worker
-that is still alive can no longer write.
+A response can be claimed if it runs in the background, has not ended, has no valid lease, and does not wait until its
+limits have room (`postpone`). Claiming increments the lease token (a fencing token), so that a previous worker that is
+still alive can no longer write.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ from core.work.worker_messages import WorkerMessage
 from responses.models import RUNNING, Isolation, Response, Status
 from tenants import scope
 
-# Expires soon: by then the workers have found the response by polling.
+# The message expires soon, because workers find the response by polling anyway.
 MESSAGE = WorkerMessage("responses.tasks.run_background", expires=10)
 notify_workers = MESSAGE.notify
 """Notify workers that a response is queued."""
@@ -33,19 +33,19 @@ notify_workers = MESSAGE.notify
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class RunClaim(Claim):
-    """A claimed response. If a process `has_begun` its run, it is resumed from what that process has stored."""
+    """A claimed response. `has_begun`: another process has begun the run, so it is resumed from its stored state."""
 
     has_begun: bool
 
 
 MAX_CLAIMS = 20
-"""Most responses that one call claims; the worker calls again while there are more."""
+"""Maximum number of responses that one call claims. The worker calls again while there are more."""
 
 # A worker at its load limit still claims for teams with fewer runs than this.
 _FEW_RUNS = 4
 
-# Runs of a dead worker that no isolated process took up within a minute are claimed as well: they make progress even if
-# there are too many, or if none can start.
+# Runs of a dead worker are also claimed if no isolated process has claimed them within a minute. So they make progress
+# even if there are too many of them, or if no isolated process can start.
 _IS_WAITING = f"""
     background AND status IN ('queued', 'in_progress') AND (lease_until IS NULL OR {HAS_EXPIRED})
     AND attempt < %(attempts)s AND NOT id = ANY (string_to_array(%(mine)s, ','))
@@ -117,31 +117,31 @@ RETURNING response.id, response.team_id, response.lease_token, response.attempt,
 """  # noqa: S608 - constants only
 
 
-# Handed-over responses wait for no slot, because their clients are in the middle of an answer.
+# Handed-over responses do not wait for a slot, because their clients have received a part of the answer.
 _CLAIM_HANDED_OVER = _claim_in_order(
     f"handed_over_at IS NOT NULL AND (lease_until IS NULL OR {HAS_EXPIRED}) AND isolation = 0", "handed_over_at"
 )
-# Isolated runs are few and have an expired lease: an index in this order finds them among any number of queued runs.
+# Isolated runs are few and have an expired lease, so an index by lease finds them among any number of queued runs.
 _CLAIM_ISOLATED = _claim_in_order(
     f"(background OR handed_over_at IS NOT NULL) AND {HAS_EXPIRED} AND isolation = %(isolation)s", "lease_until"
 )
 
 
 def claim(*, slots: int, running: Collection[Claim], limit: int | None = None) -> list[RunClaim]:
-    """Claim up to `MAX_CLAIMS` responses for a worker with that many slots, except those that it runs already.
+    """Claim up to `MAX_CLAIMS` responses for a worker with `slots` slots that already executes the `running` responses.
 
-    Responses that stopping web processes have handed over come first, and may fill up to twice as many slots.
+    Responses that stopping web processes have handed over come first, and may use up to twice as many slots.
 
-    A worker that runs `limit` responses, as many as its load allows, claims only for teams with very few runs.
+    `limit` is the number of responses that the worker's load allows. Beyond this number, the worker claims only
+    responses of teams with very few runs.
     """
     held = Counter(run.team_id for run in running)
     free, most_per_team = (slots if limit is None else limit) - len(running), slots
     if free <= 0 < slots - len(running):
         free, most_per_team = slots - len(running), min(_FEW_RUNS, slots)
     if free <= 0:
-        # All slots are taken. Runs beyond half of the slots are not counted against other teams, so that a team that
-        # comes late need not wait until a run of a busy team has ended. The worker thus exceeds its slots by at most
-        # half.
+        # All slots are taken. A single team counts for at most half of the slots, so that other teams need not wait
+        # until a run of a busy team has ended. Therefore the worker may exceed its slots by half.
         most_per_team = max(1, slots // 2)
         free = slots - sum(min(runs, most_per_team) for runs in held.values())
     parameters = {
@@ -161,7 +161,7 @@ def claim(*, slots: int, running: Collection[Claim], limit: int | None = None) -
 
 
 def claim_isolated(*, slots: int, running: Collection[Claim], isolation: Isolation) -> list[RunClaim]:
-    """Claim responses with this isolation for a process that runs no others, up to its slots."""
+    """Claim responses with this isolation for an isolated process, up to the number of its slots."""
     if (free := slots - len(running)) <= 0:
         return []
     parameters = {**_parameters(running), "isolation": isolation, "most": min(free, MAX_CLAIMS)}
@@ -174,7 +174,7 @@ def claim_isolated(*, slots: int, running: Collection[Claim], isolation: Isolati
 def _parameters(running: Collection[Claim]) -> dict[str, Any]:
     return {
         "attempts": settings.BACKGROUND_ATTEMPTS,
-        # A text, because psycopg would convert a list for as long as the query takes.
+        # A text, because converting a list takes psycopg as long as the whole query.
         "mine": ",".join(run.id for run in running),
         "owner": process_name(),
         "until": lease_until(),
@@ -199,10 +199,10 @@ def _claims(rows: Iterable[tuple[Any, ...]], *, until: datetime) -> list[RunClai
 
 
 def release(response_ids: Collection[str]) -> int:
-    """Release claimed responses for other workers, and return the number of those that had not ended.
+    """Release claimed responses for other workers. Return the number of released responses, which have not ended.
 
-    The attempt does not count: a shutdown is not the fault of the response. Its isolation ends as well: runs are found
-    by their isolation only while they have an expired lease.
+    The attempt does not count, because the response did not cause the shutdown. The isolation of the response ends,
+    because isolated runs are found only while they have an expired lease.
     """
     with scope.every_team():
         mine = Response.objects.filter(pk__in=response_ids, lease_owner=process_name(), status__in=RUNNING)
@@ -210,10 +210,10 @@ def release(response_ids: Collection[str]) -> int:
 
 
 def postpone(claim: Claim, *, seconds: float, needs: Decimal | None = None) -> None:
-    """Put a claimed response back into the queue, to be claimed after a pause by any worker.
+    """Put a claimed response back into the queue. After the pause, any worker may claim it.
 
-    Neither the attempt nor the claim counts: nothing of it was run. With `needs`, it is claimed earlier if its limits
-    leave room (`blocked`).
+    Neither the attempt nor the claim counts, because the run has not started. With `needs`, the response can be claimed
+    earlier if its limits have room (see `blocked`).
     """
     with scope.team(claim.team_id):
         claim.row(Response.objects.filter(status__in=RUNNING)).update(

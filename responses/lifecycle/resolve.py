@@ -1,5 +1,6 @@
-"""The second stage of creation: everything that a new response depends on is read and checked. Nothing is written,
-except for the lock of its conversation.
+"""The second stage of creation: read and check everything on which a new response depends.
+
+Nothing is written, except for the lock of the conversation.
 """
 
 from collections.abc import Sequence
@@ -31,9 +32,9 @@ from tenants.principal import Principal, SubjectLimits
 class NewRequest:
     """The parsed request for a response, with the id that the response will have.
 
-    `previous` is the response of `previous_response_id` if the connection has it in memory. `on_socket`: its events are
-    sent over a connection that was counted as an open stream, and that has no status line. Without a `stream_format`,
-    a stream has the format of the Responses API.
+    `previous` is the response of `previous_response_id` if the connection has it in memory. `on_socket`: the events are
+    sent over a WebSocket, which already counts as an open stream and has no HTTP status line for each response. Without
+    a `stream_format`, a stream has the format of the Responses API.
     """
 
     principal: Principal
@@ -47,15 +48,15 @@ class NewRequest:
 
     @property
     def is_open_stream(self) -> bool:
-        """True if it counts as an open stream of its own."""
+        """True if the request counts as an additional open stream."""
         return self.mode is Mode.STREAM and not self.on_socket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedRequest:
-    """A request whose response can be created as far as its content decides; its limits may still refuse it.
+    """A request that was found valid. Its limits may still refuse it.
 
-    `warnings` are for the client. `input_tokens` is an estimate, for stream formats that begin with one.
+    `warnings` are for the client. `input_tokens` is an estimate for stream formats that begin with this number.
     """
 
     request: NewRequest
@@ -72,7 +73,7 @@ class ResolvedRequest:
 
 
 async def resolve(request: NewRequest) -> ResolvedRequest:
-    """Read and check everything that a response depends on. Raises the API error of the first defect."""
+    """Read and check everything on which the response depends. Raises the API error of the first defect."""
     principal, info = request.principal, request.info
     principal.require(Scope.RESPONSES_WRITE)
     # The prompt comes first: it may provide the model and defaults of other parameters.
@@ -121,10 +122,10 @@ async def resolve(request: NewRequest) -> ResolvedRequest:
         endpoint=info.endpoint,
         end_user=end_user,
         bills_estimates=principal.bills_estimates,
-        # Most requests have no tools. The prices of the others are read at most once a second.
+        # Most requests have no tools. For the others, the prices of tools are read at most once a second.
         tool_prices=await directory.tool_prices.aget() if body.tools else UNKNOWN,
         batch=info.batch,
-        # A worker continues the trace; in this process, the task of the run inherits it.
+        # Stored for a worker that continues the trace. In this process, the task of the run inherits the trace.
         trace=tracing.headers() if is_background else {},
     )
     return ResolvedRequest(
@@ -138,7 +139,7 @@ async def resolve(request: NewRequest) -> ResolvedRequest:
 
 
 def _within_limits(body: CreateResponse, applying: Sequence[SubjectLimits]) -> CreateResponse:
-    """Return the request with its maximums lowered to those of the limits."""
+    """Return the request with its maximums reduced to the maximums that the limits allow."""
     lowered: dict[str, int] = {}
     for name in ("max_output_tokens", "max_tool_calls"):
         allowed = [subject.values[name] for subject in applying if name in subject.values]

@@ -28,10 +28,11 @@ from tenants import scope
 
 
 def load(*, response_id: str, lease_token: int | None = None, died: bool = False) -> StoredRun:
-    """Load a run as of its last committed step. Runs inside a scope that sees the response's team.
+    """Load a run in the state after its last committed step. Call it inside a scope that sees the response's team.
 
-    `died`: the previous process has not released the run, so it could not record the usage of an open call. A worker
-    that resumes the run passes the `lease_token` of its claim: the one in the row may belong to another process by now.
+    `died`: the previous process died without releasing the run, so it could not record the usage of an open call. A
+    worker that resumes the run passes the `lease_token` of its claim, because the token in the row may already belong
+    to another process.
     """
     return _load(Response.objects.get(pk=response_id), lease_token=lease_token, died=died)
 
@@ -85,7 +86,7 @@ def _load(response: Response, *, lease_token: int | None, died: bool) -> StoredR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedRun:
-    """A run that no process has begun, as it is stored: it has no turns, calls or output yet."""
+    """A stored run that no process has begun, so that it has no turns, calls or output yet."""
 
     response: Response
     input_bodies: Sequence[Body]
@@ -95,7 +96,7 @@ class QueuedRun:
         """Return the run, without its place in the queue; call it in a database thread."""
         response, state = self.response, RunState(queued=True)
         identity = RunIdentity.of(response, lease_token=response.lease_token)
-        # Most runs bring their whole context. For them nothing is left to read.
+        # The requests of most runs contain the whole context, so that nothing else must be read.
         reads = response.previous_response_id or response.history_id or response.conversation_id
         rows: AbstractContextManager[None] = scope.team(response.team_id) if reads else nullcontext()
         with rows:
@@ -105,9 +106,9 @@ class QueuedRun:
 
 
 def read_queued(claims: Collection[Claim]) -> dict[str, QueuedRun]:
-    """Read the claimed runs that no process has begun, by id. The others have begun, or were lost since the claim.
+    """Return the claimed runs that no process has begun, by id. Runs that were lost since the claim are left out.
 
-    Takes three queries for all of them.
+    Executes three queries, whatever the number of runs.
     """
     tokens = {claim.id: claim.token for claim in claims if not claim.has_expired}
     with scope.team(*{claim.team_id for claim in claims}):
@@ -139,7 +140,7 @@ def _recorder(
     )
     recorder = Recorder(identity, progress, next_sequence=next_sequence, append=ConversationAppend.of(response))
     if next_sequence == 0 and response.stored and not response.background:
-        # The process died before it stored the first events, which the client may have received. They depend on nothing
-        # but the response, so these are the same bytes.
+        # The process died before it stored the first events, which the client may have received. They depend only on
+        # the response, so the same bytes are built again.
         recorder.log.append(opening(context.parameters))
     return recorder

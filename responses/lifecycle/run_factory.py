@@ -1,4 +1,4 @@
-"""The factory of runs, for processes that create a run, continue one that is stored, or end a dead one."""
+"""The factory of runs, for processes that create a run, continue a stored run, or end a dead run."""
 
 from dataclasses import dataclass, field, replace
 
@@ -18,7 +18,7 @@ from tenants.directory import Route
 
 
 class _NoModel:
-    """The model of a run that is only ended."""
+    """Placeholder model of a run that was loaded only to end it."""
 
     def open(self, request: TurnRequest) -> TurnStream:
         raise RuntimeError("this run was loaded to be ended")
@@ -26,7 +26,7 @@ class _NoModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFactory:
-    """The parts of a run that belong to the executing process. By default there are none, to end a run."""
+    """Builds runs with the parts that belong to the executing process. To end a run, the default factory suffices."""
 
     model: LanguageModel = field(default_factory=_NoModel)
     checks: OutputCheck | None = None
@@ -43,7 +43,7 @@ class RunFactory:
         first_answer: FirstAnswer | None = None,
         patience: float | None = None,
     ) -> "RunFactory":
-        """Return the factory of a run that calls the upstream of a route, within a reservation if it is limited."""
+        """Return the factory of a run that calls the upstream of a route, with a reservation if limits apply."""
         model: LanguageModel = UpstreamModel(
             route, summarizer=TeamSummarizer(identity.account), first_answer=first_answer, patience=patience
         )

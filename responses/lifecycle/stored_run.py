@@ -1,4 +1,4 @@
-"""A run that was loaded from the database: this process can end it, or settle its losses and continue it."""
+"""A run that was loaded from the database, so that this process can end it, or record its losses and continue it."""
 
 from dataclasses import dataclass, field, replace
 
@@ -23,10 +23,10 @@ from tenants import scope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRun:
-    """A run as of its last committed step. This process can end it, or settle its losses and build it to continue.
+    """A run in the state after its last committed step. Use `end`, or `settle_losses` and `build` to continue the run.
 
-    `open_turn` is the row of the executing process's open model call, which that process records once it notices that
-    it has lost the run.
+    `open_turn` is the row of a model call that is still open in the executing process. That process records the call
+    when it notices that it has lost the run.
     """
 
     response: Response
@@ -43,7 +43,7 @@ class StoredRun:
         run = RunFactory().build(self.context, self.state, Toolbox())
         step = run.end_dead(ending, lost=losses.turn, has_open_call=self.open_turn is not None)
         _, change = self.recorder.plan(step)
-        # The end of a stored response contains the usage records of its unfinished calls already.
+        # For a stored response, the change that ends it already contains the usage records of its unfinished calls.
         lost_calls = [] if self.identity.stored else losses.call_records
         insert = [*change.insert, *lost_calls, *([self.open_turn] if self.open_turn else ())]
         charge_reserved(grants, insert)
@@ -56,19 +56,19 @@ class StoredRun:
         return error
 
     def with_stored_grants(self) -> "StoredRun":
-        """Return the run with the reservations that it has now, to be ended. Runs inside a scope of its team."""
+        """Return the run with its present reservations, so that it can be ended. Call it inside a scope of its team."""
         return replace(self, losses=replace(self.losses, grants=stored_grants(self.identity.response_id)))
 
     def settle_losses(self) -> "StoredRun | None":
-        """Write the usage records of what was lost, and return the run, which repeats the lost calls.
+        """Write the usage records of the lost calls. Return the run to continue, which will repeat these calls.
 
-        Return None if this process has lost the run meanwhile; then nothing is written.
+        Return None and write nothing if this process has lost the run in the meantime.
         """
         losses, response_id, turns = self.losses, self.identity.response_id, list[Row]()
         if losses == Losses():
             return self
         if losses.turn is not None:
-            # The usage of the response includes lost calls, although its output shows nothing of them.
+            # The usage of the response includes lost calls, although their output is not part of the response.
             self.state.count_lost(losses.turn.total_usage)
             turns = self.recorder.count_lost(losses.turn)
         records, kept = [*losses.call_records, *turns], self._returned_calls().values()
@@ -76,8 +76,8 @@ class StoredRun:
         charge_reserved(lost, records)
         if records or lost:
             extra = [*(added_usage(response_id, record) for record in turns), *deletions(*lost)]
-            # Guarded by the lease: the next process that resumes the run would not see usage added after it has read
-            # the totals.
+            # Guarded by the lease: if another process had already resumed the run and read the totals, it would not see
+            # this usage.
             lease = LeaseGuard(response_id=response_id, lease_token=self.identity.lease_token)
             change = Change(team_id=self.identity.team_id, insert=records, extra=extra, lease=lease)
             (error,) = store.apply([change])
@@ -87,7 +87,7 @@ class StoredRun:
         return replace(self, losses=Losses(grants=[grant for grant in losses.grants if grant not in lost]))
 
     def build(self, factory: RunFactory, tools: Toolbox | None = None) -> AssembledRun:
-        """Return the run for the process that executes it, by default with the tools of its request."""
+        """Return the run for execution by this process, by default with the tools of its request."""
         if tools is None:
             tools = self._restored_tools()
         if factory.reservation is not None:
@@ -97,14 +97,14 @@ class StoredRun:
         return AssembledRun(run=run, recorder=self.recorder, identity=self.identity)
 
     def _restored_tools(self) -> Toolbox:
-        # Most runs that no process has begun have no tools; for them nothing is read.
+        # Most runs that no process has begun have no tools, so nothing must be read for them.
         if self.state.queued and not self.response.parameters["tools"]:
             return Toolbox()
         with scope.team(self.identity.team_id):
             return registry.restore_tools(self.response, self.context.items)
 
     def _returned_calls(self) -> dict[str, Grant]:
-        """Return the reservations of hosted calls that have returned, and whose cost is not recorded yet."""
+        """Return the reservations of hosted calls that have returned but whose cost is not recorded yet."""
         return {
             call_id: grant
             for call_id in self.state.returned_calls

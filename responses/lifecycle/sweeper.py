@@ -1,6 +1,6 @@
 """The sweeper: ends runs whose process died, and drops event logs past their retention.
 
-Both work in small bounded transactions and are safe to run twice and concurrently.
+Both tasks work in small bounded transactions. They can safely run repeatedly and concurrently.
 """
 
 import logging
@@ -49,7 +49,7 @@ _ENDS_ITS_PROCESS = Failure.of(
 
 
 class _DeadRun(NamedTuple):
-    """A run to end. `was_running`: a process had its lease; otherwise the run was waiting for a worker."""
+    """A run to end. `was_running`: a process had the lease of the run. Otherwise the run was waiting for a worker."""
 
     response_id: str
     team_id: str
@@ -59,32 +59,32 @@ class _DeadRun(NamedTuple):
 def sweep_dead_runs() -> int:
     """End the runs whose lease has expired and that no worker will resume. Return their number."""
     # A foreground run cannot be resumed: its process had the only connection to the client, and may have sent events
-    # that it could not store any more. It fails with what is stored. A background run, or one that a stopping process
-    # has handed over, is resumed by the next worker and ends here only when its attempts are used up.
+    # that it did not store. So the run fails and keeps the stored output. Background runs, and runs that a stopping
+    # process has handed over, are resumed by the next worker. They end here only when their attempts are used up.
     return sum(_end(dead) for dead in _claim())
 
 
 def end_dead_run(*, response_id: str) -> None:
-    """End one run whose lease has expired, for a caller that needs its conversation lock now."""
+    """End one run whose lease has expired, for a caller that is waiting for the conversation lock of the run."""
     for dead in _claim(response_id=response_id):
         _end(dead)
 
 
 def end_culprit(*, response_id: str, team_id: str) -> None:
-    """End a run that crashed its process while it was alone there. The caller has taken its lease."""
+    """End a run that crashed its process while it was the only run there. The caller has taken the run's lease."""
     logger.error("a run has ended two processes and is not tried again", extra={"response": response_id})
     _end(_DeadRun(response_id, team_id, was_running=True), _ENDS_ITS_PROCESS)
 
 
 def _end(dead: _DeadRun, failure: Failure | None = None) -> bool:
-    """End one dead run. Return False if it has ended in another way, or cannot be ended now."""
+    """End one dead run. Return False if the run has already ended, or cannot be ended now."""
     try:
         with scope.team(dead.team_id):
             resumed = resume.load(response_id=dead.response_id, died=dead.was_running)
         failure = failure or (_NO_ATTEMPTS_LEFT if resumed.identity.in_worker else _PROCESS_DIED)
         error = resumed.end(failed(failure))
     except Exception:
-        # One broken run must not stop the sweep. It is tried again when the lease that was taken here has expired.
+        # One broken run must not stop the sweep. The run is swept again when the lease that was taken here has expired.
         logger.exception("a dead run could not be ended", extra={"response": dead.response_id})
         return False
     if error is None:
@@ -95,8 +95,8 @@ def _end(dead: _DeadRun, failure: Failure | None = None) -> bool:
 
 def _claim(*, response_id: str | None = None) -> list[_DeadRun]:
     """Claim dead runs. The new lease token keeps a previous process from writing."""
-    # A released run has no lease. It is dead as well if its attempts are used up: the setting may have been lowered
-    # since.
+    # A released run, which has no lease, is dead too if its attempts are used up. This happens if the setting was
+    # lowered.
     in_worker = Q(background=True) | Q(handed_over_at__isnull=False)
     with scope.every_team():
         dead = lock(
@@ -113,10 +113,10 @@ def _claim(*, response_id: str | None = None) -> list[_DeadRun]:
         return claimed
 
 
-# Reservations end in the transaction that ends their run, or their call. Remaining ones belonged to a process that died
-# or lost its run; such a process may still record a call in progress. Rows with `details` are open calls, which
-# `open_calls` records. For other calls a process may be slow to renew the lease, so the lease must have been expired
-# for longer than any call takes.
+# A reservation is deleted in the transaction that ends its run or its call. Other reservations belonged to a process
+# that died or lost its run, and such a process may still record a call in progress. Rows with `details` are open calls,
+# which `open_calls` records. For other calls, a process may be slow to renew the lease, so the lease must have been
+# expired for longer than any call takes.
 _DROP_RESERVATIONS = """
 DELETE FROM tenants_reservation AS reservation
 WHERE created_at < %(at)s - interval '1 minute' AND details IS NULL AND CASE
@@ -141,8 +141,8 @@ def drop_old_marks() -> None:
     CommitMark.objects.filter(written_at__lt=now() - timedelta(days=1)).delete()
 
 
-# Starts from the batches, the oldest first: responses outlive their logs by far, so that most of them have none. The
-# lateral join looks up each response by its id, however many lie between two that have a log.
+# Starts from the batches, oldest first: responses are kept much longer than their logs, so most responses have no log.
+# The lateral join looks up each response by its id, so that responses without a log are not read.
 _DROP = """
 WITH page AS MATERIALIZED (
     SELECT response_id FROM responses_eventbatch
@@ -164,10 +164,11 @@ dropped AS (
 )
 SELECT (SELECT count(*) FROM dropped), coalesce((SELECT max(response_id) FROM page), '')
 """
-# Of every 30 seconds, at 120,000 deleted batches per second (450,000 in the table, 3 for each response, two busy
-# cores). 500 responses per second write 1,000 of them, or 10,000 if half of them are followed for 40 deltas each.
+# The task runs every 30 seconds. It deletes 120,000 batches per second (measured with 450,000 batches in the table, 3
+# per response, and two busy cores). 500 responses per second write 1,000 batches per second, or 10,000 if half of the
+# responses are followed for 40 deltas each.
 _DROP_SECONDS = 20.0
-# Key of the cache entry with the last response of a call that ran out of time.
+# Key of the cache entry with the last response that a call processed before its time was over.
 _DROPPED_TO = "logs-dropped-to"
 DROP_LOCK = 0x64726F706C6F67  # "droplog"
 _MOST_HOURS = 10 * 365 * 24
@@ -176,8 +177,8 @@ _MOST_HOURS = 10 * 365 * 24
 def drop_expired_logs(*, seconds: float = _DROP_SECONDS) -> int:
     """Delete event logs past their team's retention. Return the number of batches deleted.
 
-    Works through the logs in steps of 10,000 batches. When the time is over, the next call continues after the last
-    step, so that logs with a long retention do not hold up those behind them. Also deletes stale locks of responses
+    Processes the logs in steps of 10,000 batches. When the time is over, the next call continues after the last step,
+    so that logs with a long retention do not delay the deletion of later logs. Also deletes stale locks of responses
     that were never stored.
     """
     conversation_lock.delete_stale_locks()
@@ -193,14 +194,14 @@ def drop_expired_logs(*, seconds: float = _DROP_SECONDS) -> int:
 
 
 class _DropStep(NamedTuple):
-    """The number of batches that a step deleted, and the last response it saw; "" at the end of the logs."""
+    """The number of batches that a step deleted, and the last response that it read; "" at the end of the logs."""
 
     dropped: int
     last: str
 
 
 def _drop_next(*, after: str, at: datetime) -> _DropStep | None:
-    """Delete the expired batches among the next ones. Return None while another process deletes some."""
+    """Delete the expired batches among the next 10,000. Return None if another process is deleting batches."""
     with scope.every_team(), connection.cursor() as cursor:
         # Two transactions that delete the same rows in different orders would deadlock.
         cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [DROP_LOCK])
@@ -208,7 +209,7 @@ def _drop_next(*, after: str, at: datetime) -> _DropStep | None:
         if not is_ours:
             return None
         hours = Team.objects.aggregate(shortest=Min("log_retention_hours"))["shortest"] or 0
-        # A team may keep its logs for longer than the calendar goes back.
+        # The retention is limited, because a team may have set one that begins before the first date of the calendar.
         newest = lowest_id(Prefix.RESPONSE, at=at - timedelta(hours=min(hours, _MOST_HOURS)))
         cursor.execute(_DROP, {"after": after, "newest": newest, "at": at})
         return _DropStep(*cursor.fetchone())

@@ -1,5 +1,6 @@
-"""The dispatcher of a worker: claims background responses while it has capacity, runs them, and leaves them to other
-workers when its process shuts down.
+"""The dispatcher of a worker: claims and executes background responses while it has capacity.
+
+When the process shuts down, unfinished runs are released for other workers.
 """
 
 import asyncio
@@ -25,20 +26,20 @@ from responses.runs.runner import LiveRun
 
 # Time for runs that are stopped in the middle of a step to store their events.
 _STOP_SECONDS = 2.0
-# Pause between polls while the worker is at its limit, so that one query replaces most of the runs that end.
+# Pause between polls while the worker is at its limit, so that one query claims replacements for several ended runs.
 _FULL_PACE_SECONDS = 0.02
-# The least number of active runs, however busy the event loop is. Runs that only wait do not count.
+# The minimum number of active runs, however busy the event loop is. Runs that only wait do not count.
 _LEAST_RUNS = 8
-# Interval at which a busy worker checks whether more of its runs only wait.
+# Interval at which a busy worker counts again how many of its runs only wait.
 _ROOM_SECONDS = 0.05
-# A team that has the worker to itself is not limited, unless another team had a run this recently.
+# The load limit applies only if runs of several teams were claimed within this time.
 _SHARED_SECONDS = 60.0
 
 
 class Dispatcher(WorkLoop[Claim]):
     """Runs up to `slots` responses concurrently, and a few more for fairness between teams (see `queue.claim`).
 
-    With an isolation, it runs only responses with it.
+    With an `isolation`, it executes only responses that have this isolation.
     """
 
     kind = "responses"
@@ -46,7 +47,7 @@ class Dispatcher(WorkLoop[Claim]):
     def __init__(self, *, slots: int, isolation: Isolation = Isolation.NONE) -> None:
         super().__init__()
         self._slots, self._isolation = slots, isolation
-        # While several teams have runs, only as many are active as the event loop has time for: otherwise, a run of a
+        # While several teams have runs, the event loop's load limits the number of active runs: otherwise, a run of a
         # few milliseconds would wait for a hundred runs of a busy team.
         self._limit = LoadLimit(least=min(_LEAST_RUNS, slots), most=slots)
         self._last_team, self._last_change = "", -_SHARED_SECONDS
@@ -54,7 +55,7 @@ class Dispatcher(WorkLoop[Claim]):
         self._reading: dict[Claim, asyncio.Future[dict[str, QueuedRun]]] = {}
 
     def load(self) -> dict[str, int]:
-        """Return the number of slots, and of responses that run in them; empty once it is stopping."""
+        """Return the number of slots, and of responses that occupy them; empty if the worker is stopping."""
         return {} if self.is_stopping else {"slots": self._slots, "held": len(self.work)}
 
     def free_slots(self) -> int:
@@ -64,7 +65,7 @@ class Dispatcher(WorkLoop[Claim]):
     @property
     @override
     def pace_seconds(self) -> float:  # type: ignore[override]
-        """The pause between two polls: none while there is room, so that a run starts at once."""
+        """The pause between two polls. There is none while the worker has room, so that a run starts immediately."""
         return _FULL_PACE_SECONDS if len(self.work) >= self._most_runs() else 0.0
 
     @override
@@ -77,12 +78,12 @@ class Dispatcher(WorkLoop[Claim]):
                 task.cancel()
 
     def _most_runs(self) -> int:
-        """Return how many runs the load allows: active ones up to the limit, and all that only wait meanwhile."""
+        """Return the number of runs that the load allows: active runs up to the limit, and all runs that only wait."""
         waiting = sum(live.waits for live in self._live.values())
         return min(self._slots, self._limit.value + waiting)
 
     async def _watch_room(self) -> None:
-        # A run that begins to wait makes room like a run that ends, but without a call that would wake the loop.
+        # A run that begins to wait makes room like a run that ends, but it does not wake the work loop.
         while True:
             await asyncio.sleep(_ROOM_SECONDS)
             if self.wants_room and len(self.work) < self._most_runs():
@@ -108,8 +109,8 @@ class Dispatcher(WorkLoop[Claim]):
             )
         for claimed in found:
             self.begin(claimed)
-        # If room is left, the query found all waiting runs, unless it found runs that were handed over: it returns
-        # these alone.
+        # If there is still room, the query has found all waiting runs. The exception are handed-over runs: if there are
+        # any, the query returns only them.
         self.wants_room = len(self.work) >= (self._slots if limit is None else limit)
         has_begun = any(claimed.has_begun for claimed in found)
         return bool(found) and (self.wants_room or has_begun or len(found) >= queue.MAX_CLAIMS)
@@ -147,9 +148,9 @@ class Dispatcher(WorkLoop[Claim]):
 
     @override
     async def drain(self) -> None:
-        # Runs get the time to end, or to reach a step that other workers can resume from. If too few do, others are
-        # stopped evenly over the time, so that the other workers can resume each of them at once. The newest are
-        # stopped first, because the least of their turns has to be repeated.
+        # Runs get time to end, or to reach a step from which other workers can resume. If too few runs do so, others
+        # are stopped, spread evenly over the time, so that other workers can resume each of them immediately. The
+        # newest runs are stopped first, because the smallest part of their turns has to be repeated.
         for live in self._live.values():
             live.stop_after_step()
         loop, seconds, first = asyncio.get_running_loop(), settings.WORKER_DRAIN_SECONDS, len(self._live)
