@@ -13,15 +13,15 @@ logger = logging.getLogger(__name__)
 # A comment of server-sent events. It keeps proxies from closing the connection while a slow model sends nothing.
 PING = b": ping\n\n"
 PING_SECONDS = 10
-# A run waits for a client that has more than this to read, so that slow readers use bounded memory. At 50 tokens a
-# second a model takes two minutes for as many bytes, so hardly any client that reads ever gets there.
+# If a client has more unread bytes than this, the run waits for the client, so that slow readers use bounded memory. At
+# 50 tokens per second, a model takes two minutes to generate as many bytes, so this rarely happens.
 UNREAD_BYTES = 1024 * 1024
-# The most that is handed to the connection at once, apart from single pieces that are larger.
+# Maximum number of bytes that are passed to the connection at once, unless a single piece is larger.
 _PIECE_BYTES = 256 * 1024
 
 
 class ClientStream:
-    """The bytes that a client has not read yet. Without a reader, nothing is kept."""
+    """The bytes that a client has not read yet. Without a reader, no bytes are kept."""
 
     def __init__(self, *, ping: bytes, has_reader: bool) -> None:
         self._ping = ping
@@ -30,7 +30,7 @@ class ClientStream:
         self._ready: list[bytes] = []
         self._unread = 0
         self._wake = TimedEvent(PING_SECONDS)
-        # Set only while the run waits for its client, as few runs ever do: an event takes 0.8 KB.
+        # Created only when the run waits for its client, which is rare, because an event takes 0.8 KB.
         self._has_room: asyncio.Event | None = None
         self._disconnect: Callable[[], None] | None = None
         self._is_closed = False
@@ -44,7 +44,7 @@ class ClientStream:
             self._wake.set()
 
     def close(self, error: Exception | None = None) -> None:
-        """End the stream after the bytes that were added, with an error if there is one. Only the first call counts."""
+        """End the stream after the added bytes. Then `read` raises the `error`, if any. Only the first call counts."""
         if not self._is_closed:
             self._is_closed, self._error = True, error
             self._wake.set()
@@ -57,9 +57,10 @@ class ClientStream:
             self._has_room.set()
 
     async def read(self, disconnect: Callable[[], None] | None = None) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes as they are added, with pings in between while there are none. Raises the error of `close`.
+        """Yield the bytes as they are added, and a ping whenever there are none for some time.
 
-        `disconnect` is called if the client reads nothing for `SLOW_READER_SECONDS` although it has much to read.
+        Raises the error that was passed to `close`. `disconnect` is called if the run waits for the client and the
+        client reads nothing for `SLOW_READER_SECONDS`.
         """
         self._disconnect = disconnect
         try:
@@ -89,7 +90,7 @@ class ClientStream:
 
     @property
     def is_full(self) -> bool:
-        """True if the client has so much to read that the run should wait for it."""
+        """True if the client has so many unread bytes that the run should wait for the client."""
         return self._unread > UNREAD_BYTES
 
     async def wait_for_reader(self) -> None:

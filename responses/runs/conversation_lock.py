@@ -1,7 +1,7 @@
-"""Locks of conversations: one response at a time continues a conversation, from reading its context to its end.
+"""Conversation locks: only one response at a time can continue a conversation.
 
-A lock lives as long as the run of its response. The statement that ends the run releases the lock and appends what the
-run leaves in the conversation: all of its input and output, or nothing.
+A response holds the lock from the time when it reads the conversation until its run ends. The statement that ends the
+run also releases the lock and appends the input and output of the run to the conversation: all items, or none.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,11 +27,11 @@ INSERT INTO responses_conversationhold (conversation_id, team_id, response_id, u
 VALUES (%(conversation)s, %(team)s, %(response)s, %(until)s)
 ON CONFLICT (conversation_id) DO NOTHING
 """
-# The row of the conversation is locked after the row of its lock, never before: the same order everywhere prevents
-# deadlocks. A conversation that was deleted in the meantime gets nothing appended, because its row is gone.
+# The row of the conversation lock is always locked before the row of the conversation, because a fixed order prevents
+# deadlocks. If the conversation was deleted in the meantime, its row is gone and nothing is appended.
 #
-# A compaction item opens the context only if nothing was appended since the run read the conversation
-# (`start = read_to`). Items that a client added in between are not part of its summary, so models must still read them.
+# A compaction item opens the context only if no items were appended since the run read the conversation
+# (`start = read_to`). Its summary does not include such items, so models must still read them.
 _RELEASE_AND_APPEND = Statement(f"""
     WITH ended AS (
         SELECT * FROM json_to_recordset($1::json) AS new (
@@ -72,7 +72,8 @@ class DeadLockOwner(Exception):
 def acquire(*, team_id: str, conversation_id: str, response_id: str) -> None:
     """Lock a conversation of the team for a new response. Call it in the transaction that reads the conversation.
 
-    Raises `ConversationLocked` while another response holds the lock, and `DeadLockOwner` if its run is dead.
+    Raises `ConversationLocked` while another response holds the lock, and `DeadLockOwner` if the run of that response
+    is dead.
     """
     until = lease_until()
     with connection.cursor() as cursor:
@@ -87,11 +88,11 @@ def acquire(*, team_id: str, conversation_id: str, response_id: str) -> None:
             return
     lock = ConversationLock.objects.select_for_update().filter(pk=conversation_id).first()
     if lock is None:
-        # Released between the two statements. Another waiting request may have acquired it already, so do not retry.
+        # The lock was released between the two statements. Do not retry, because another request may have acquired it.
         raise ConversationLocked
     owner = Response.objects.filter(pk=lock.response_id).first()
     expired = expired_before()
-    # An owner that is not stored yet is still being created, until its time is up.
+    # A response that is not stored yet counts as being created until the time of its lock is over.
     if owner is None and lock.until > expired:
         raise ConversationLocked
     if owner is not None and owner.status in RUNNING:
@@ -99,21 +100,21 @@ def acquire(*, team_id: str, conversation_id: str, response_id: str) -> None:
         if owner.background or owner.handed_over_at or owner.lease_until is None or owner.lease_until > expired:
             raise ConversationLocked
         raise DeadLockOwner(owner.pk)
-    # The owner was never stored, or has ended without releasing the lock: take the lock over.
+    # Take over the lock, because its owner was never stored or has ended without releasing it.
     lock.response_id, lock.until = response_id, until
     lock.save(update_fields=["response_id", "until"])
 
 
 def release(*, team_id: str, conversation_id: str, response_id: str) -> None:
-    """Release the lock of a response whose creation failed. Does nothing if it was stored: its run has the lock."""
+    """Release the lock of a response whose creation failed. If the response was stored, its run keeps the lock."""
     with scope.team(team_id):
         release_if_unstored(conversation_id=conversation_id, response_id=response_id)
 
 
 def release_if_unstored(*, conversation_id: str, response_id: str) -> bool:
-    """Release the lock of a response that is not stored, so that it never will be. Return False if it is stored."""
+    """Release the lock of an unstored response, which prevents storing it. Return False if the response is stored."""
     lock = ConversationLock.objects.select_for_update().filter(pk=conversation_id, response_id=response_id).first()
-    # Only checked under the lock: the change that stores the response locks the same row.
+    # Checked after locking the row, because the change that stores the response locks the same row.
     if Response.objects.filter(pk=response_id).exists():
         return False
     if lock is not None:
@@ -136,7 +137,7 @@ def delete_stale_locks() -> int:
     """Delete locks of responses that were never stored, long after they expired. Return the number deleted."""
     with scope.every_team():
         stored = Response.objects.filter(pk=models.OuterRef("response_id"))
-        # Ten leases: far beyond any request that could still be creating its response.
+        # After ten leases, no request can still be creating its response.
         long_ago = shared_now() - timedelta(seconds=10 * settings.LEASE_SECONDS)
         stale = ConversationLock.objects.filter(~models.Exists(stored), until__lt=long_ago)
         return stale.delete()[0]
@@ -146,8 +147,8 @@ def delete_stale_locks() -> int:
 class ConversationAppend:
     """The items that a run appends to its conversation when it ends: its input and output so far, in order.
 
-    `read_to` is the position after the last item that the run has read. `unwritten` holds items that are not in the
-    database yet, because the response itself is not stored. `places` are the columns of placements that are copied.
+    `read_to` is the position after the last item of the conversation that the run has read. `unwritten` are the items
+    that are not in the database, because the response is not stored. `places` are the values of the placements to copy.
     """
 
     conversation_id: str
@@ -157,7 +158,7 @@ class ConversationAppend:
 
     @classmethod
     def of(cls, response: Response) -> "ConversationAppend | None":
-        """Load the append of a resumed run. Runs inside a scope that sees the response's team."""
+        """Load the items that a resumed run will append. Call it inside a scope that sees the response's team."""
         if response.conversation_id is None:
             return None
         places = Placement.objects.filter(owner=response.pk, section__in=[Section.INPUT, Section.OUTPUT])
@@ -178,7 +179,7 @@ class ConversationAppend:
     def at_end(self, response_id: str, *, keeps: bool) -> tuple[Sequence[Row], ExtraWrite]:
         """Return the items to insert when the run ends, and the write that appends them and releases the lock.
 
-        Without `keeps` nothing is appended: a failed or cancelled run leaves no trace in the conversation.
+        Without `keeps`, nothing is appended, because a failed or cancelled run must not change the conversation.
         """
         row = {"response_id": response_id, "conversation_id": self.conversation_id, "read_to": self.read_to}
         write = ExtraWrite(_RELEASE_AND_APPEND, {**row, "places": self.places if keeps else ()})

@@ -1,7 +1,7 @@
-"""The event log of a run: numbers its events, stores them in batches and sends the batches to followers.
+"""The event log of a run: numbers the events, stores them in batches and sends the batches to followers.
 
-Events are stored with the next step of the run, or within `EVENT_LOG_SECONDS` or 64 KiB. While the run is followed,
-that takes milliseconds, as followers receive what is stored.
+Events are stored with the next step of the run, but at the latest after `EVENT_LOG_SECONDS` or 64 KiB. Followers
+receive only stored events, so while the run is followed, events are stored within milliseconds.
 """
 
 import asyncio
@@ -21,25 +21,25 @@ from responses.runs.identity import RunIdentity
 from responses.runs.rows import Row, new_row
 from responses.runs.store import Change, LeaseGuard, writer
 
-# Followers receive what is committed, so a short delay keeps their stream smooth. What the runs of a process emit in
-# this time is one commit.
+# Followers receive events after their commit, so a short delay keeps the stream smooth. All events that the runs of a
+# process emit within this time share one commit.
 FOLLOWED_FLUSH_SECONDS = 0.03
-# Used without Redis, where a run cannot know whether it is followed, and for pages that list many runs with the ends of
-# their logs.
+# Used without Redis, because a run then does not know if it is followed, and for pages that list many runs with the
+# ends of their logs.
 _OBSERVED_FLUSH_SECONDS = 0.25
-# How long a message about such a page counts; pages send one every two seconds.
+# Time for which a message from such a page is valid. Pages send one every two seconds.
 _OBSERVED_SECONDS = 5.0
 FLUSH_BYTES = 64 * 1024
-# Unfollowed runs of the process flush on common ticks as well, but not all of them on the same one.
+# Unfollowed runs of the process also store their events at common times, but not all of them at the same time.
 _TICKS = 40
 _FRAME_END = b"\n\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogMessage:
-    """A batch of the log as it is stored. `ends_run` is true for the last one.
+    """A stored batch of the log, as sent to followers. `ends_run` is true for the last batch.
 
-    An empty batch only tells how long the log is.
+    A message with an empty batch only announces the length of the log.
     """
 
     first_sequence: int
@@ -48,16 +48,16 @@ class LogMessage:
 
     @classmethod
     def of_length(cls, length: int) -> "LogMessage":
-        """Return a message without events about a log of this length."""
+        """Return a message without events that announces the length of the log."""
         return cls(first_sequence=length, ends_run=False, compressed=compress(b""))
 
     def encode(self) -> bytes:
-        """Return the message as it is sent."""
+        """Return the message as bytes."""
         return b"%d %d %b" % (self.first_sequence, self.ends_run, self.compressed)
 
     @classmethod
     def decode(cls, data: bytes) -> "LogMessage":
-        """Return a message that was received."""
+        """Return the message from its bytes."""
         first, ends, compressed = data.split(b" ", 2)
         return cls(first_sequence=int(first), ends_run=ends == b"1", compressed=compressed)
 
@@ -99,12 +99,12 @@ class EventLog:
         self._flushes: list[asyncio.Future[None]] = []
         self._is_held = False
         self._message: LogMessage | None = None
-        # Followers of runs in workers find out from the first message that the run has begun. Most foreground runs are
-        # never followed, so they wait for a follower's request (`serve_followers`).
+        # A run in a worker sends messages from the start, so that its followers learn that it has begun. Most
+        # foreground runs are never followed, so they send messages only when a follower asks (`serve_followers`).
         self._notifier = Notifier(identity.channel, on_listener=self._flush) if identity.in_worker else None
 
     def append(self, events: Sequence[Event]) -> bytes:
-        """Number events and return their bytes. They are stored by `flush_soon`, or by a change with `take_batch`."""
+        """Number events and return their bytes. Store them with `flush_soon`, or by a change with `take_batch`."""
         obfuscate = self._identity.obfuscate
         frames = []
         for event in events:
@@ -119,7 +119,7 @@ class EventLog:
         return data
 
     def flush_soon(self) -> None:
-        """Store the events in time even if no others follow. The response must be committed."""
+        """Schedule the storage of the appended events. The response itself must already be stored."""
         if self._buffered_bytes >= FLUSH_BYTES:
             self._flush()
         elif self._buffer and self._timer is None:
@@ -127,8 +127,8 @@ class EventLog:
             if self._notifier is not None and self._notifier.has_listeners:
                 at = _flush_at(loop.time(), FOLLOWED_FLUSH_SECONDS, ticks=1)
             elif loop_notifications().is_connected and loop.time() >= self._observed_until:
-                # 40 tokens at one per second are 5 rows with 1.2 KB of compressed events. With a row for each delta
-                # they were 34 rows and 18.5 KB on disk.
+                # 40 tokens at one per second take 5 rows with 1.2 KB of compressed events. With a row for each delta,
+                # they took 34 rows and 18.5 KB on disk.
                 at = _flush_at(loop.time(), settings.EVENT_LOG_SECONDS, ticks=_TICKS)
             else:
                 at = _flush_at(loop.time(), _OBSERVED_FLUSH_SECONDS)
@@ -137,7 +137,7 @@ class EventLog:
     def _flush(self) -> None:
         if self._is_held:
             return
-        # Nothing waits for this write: the store keeps the order of submission, and the next step raises its error.
+        # The run does not wait for this write. The store keeps the order of changes, and the next step raises an error.
         if batch := self.take_batch():
             identity = self._identity
             lease = LeaseGuard(response_id=identity.response_id, lease_token=identity.lease_token)
@@ -146,14 +146,13 @@ class EventLog:
             self._flushes.append(self.submit(change))
 
     def submit(self, change: Change) -> "asyncio.Future[None]":
-        """Submit the change that contains the batch that was taken last; followers receive it after the commit."""
+        """Submit the change that contains the latest `take_batch`. Followers receive the batch after the commit."""
         commit = writer.submit(change)
         commit.add_done_callback(partial(self._after_commit, self._message))
         return commit
 
     def _after_commit(self, message: LogMessage | None, commit: "asyncio.Future[None]") -> None:
-        # Reading the exception marks it as retrieved. The run may have stopped by now, so that nothing else awaits the
-        # commit.
+        # `exception()` marks the exception as retrieved: if the run has stopped by now, nothing else awaits the commit.
         if commit.cancelled() or commit.exception() is not None:
             return
         notifier = self._notifier
@@ -161,7 +160,7 @@ class EventLog:
             notifier.notify(message.encode())
 
     def serve_followers(self) -> None:
-        """Store events within milliseconds from now on and send them to the followers, until there are none."""
+        """From now on, store events within milliseconds and send them to followers, until there are no followers."""
         if self._notifier is None:
             self._notifier = Notifier(self._identity.channel, on_listener=self._flush)
         self._notifier.has_listeners = True
@@ -169,27 +168,27 @@ class EventLog:
         self.announce()
 
     def announce(self) -> None:
-        """Tell followers that this process has the run and how long its log is, and find out whether there are any.
+        """Announce to followers that this process has the run, and the length of its log. Finds out if there are any.
 
-        Until a run in a worker knows of followers, its deltas wait for `EVENT_LOG_SECONDS`.
+        While a run in a worker knows of no followers, its deltas are stored only every `EVENT_LOG_SECONDS`.
         """
         if self._notifier is not None:
             self._notifier.notify(LogMessage.of_length(self._buffer_first).encode())
 
     def serve_observers(self) -> None:
-        """Store events within a quarter of a second for the next seconds."""
+        """For the next five seconds, store events within a quarter of a second."""
         loop = asyncio.get_running_loop()
         if loop.time() >= self._observed_until:
             self._flush()
         self._observed_until = loop.time() + _OBSERVED_SECONDS
 
     def hold(self) -> None:
-        """Store no events until `release`: a step that is being planned in a thread takes them."""
+        """Pause the storage of events until `release`, because a step that is planned in a thread will store them."""
         self._stop_timer()
         self._is_held = True
 
     def release(self) -> None:
-        """End what `hold` has begun."""
+        """End the pause that `hold` has begun."""
         self._is_held = False
 
     def _stop_timer(self) -> None:
@@ -198,7 +197,7 @@ class EventLog:
             self._timer = None
 
     def take_batch(self, *, ends_run: bool = False) -> list[Row]:
-        """Return the log row of the events that are not stored yet, which the caller inserts; [] if there are none."""
+        """Return the log row of the events that are not stored yet, for the caller to insert; [] if there are none."""
         self._stop_timer()
         frames, self._buffer, self._buffered_bytes = b"".join(self._buffer), [], 0
         if len(frames) > LARGE_BYTES:
@@ -225,14 +224,14 @@ class EventLog:
         """Raise the error of events that could not be stored. Raises it only once."""
         for flush in self._flushes:
             if flush.done() and (error := flush.exception()) is not None:
-                # Recording the end of the run, which follows, must not fail on it again.
+                # The error is removed, because recording the end of the run afterwards must not fail with it again.
                 self._flushes.remove(flush)
                 raise error
 
     async def flushed(self) -> None:
-        """Wait until all events that were submitted are stored. Raises the error of one that could not be.
+        """Wait until all submitted events are stored. Raises the error if events could not be stored.
 
-        A step must not be committed before: the log could have a gap.
+        A step must not be committed earlier, because the log could have a gap.
         """
         if self._flushes:
             await asyncio.wait(self._flushes)
@@ -240,12 +239,12 @@ class EventLog:
             self._flushes.clear()
 
     async def flush(self) -> None:
-        """Store all events that were released, so that a worker that resumes the run continues after them."""
+        """Store all events that the client has received, so that a worker that resumes the run continues after them."""
         self._flush()
         await self.flushed()
 
 
 def _flush_at(at: float, longest: float, *, ticks: int = 2) -> float:
-    # The runs of the process flush on the same ticks, so that their batches share one commit.
+    # The runs of a process store their events at the same times, so that their batches share one commit.
     tick = longest / ticks
     return (at // tick + ticks) * tick

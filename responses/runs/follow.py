@@ -1,7 +1,7 @@
-"""Follow a run through its event log: the bytes sent so far, and then the new ones, whichever node executes the run.
+"""Follow a run through its event log: stream its stored events and then new events, whichever process executes the run.
 
-One reader per process serves all followers of a response, so that their number does not multiply the work. It reads the
-log once and then receives each batch from the process that executes the run, after its commit. The log is
+A process has one reader for all followers of a response, so that many followers cause no more work than one. The reader
+reads the log once. Then it receives each batch, after its commit, from the process that executes the run. The log is
 authoritative: it is read again after a message that does not continue the known events, after a lost connection, and
 after a second without messages.
 """
@@ -36,14 +36,15 @@ from tenants import scope
 from tenants.principal import Principal
 
 logger = logging.getLogger(__name__)
-# Poll intervals without messages, and with them: a message may be lost.
+# Poll intervals without messages and with messages. Polling is needed even with messages, because one may be lost.
 _POLL_SECONDS = 0.15
 _NOTIFIED_POLL_SECONDS = 1.0
-# Messages make polling unnecessary, but the time until which a foreground run counts as followed must be moved on.
+# Number of poll intervals that are skipped while messages arrive. It is smaller for foreground runs, because the time
+# until which they count as followed must be extended.
 _MOST_WAITS, _MOST_WAITS_IN_BACKGROUND = 3, 30
 # Pause after a failed read of the database.
 _RETRY_SECONDS = 1.0
-# How long a foreground run counts as followed after a client was seen following it.
+# Time for which a foreground run counts as followed after the last poll of a follower.
 _FOLLOWED = timedelta(seconds=10)
 # The events that contain finished items.
 _WITH_ITEMS = [
@@ -57,7 +58,7 @@ async def follow(
 ) -> AsyncGenerator[bytes, None]:
     """Return the stream of a response's events with numbers above `after`, up to the end of its run.
 
-    `include` adds parts of items to those of the original request, as far as the items are stored.
+    `include` adds optional parts of stored items to the parts that the original request included.
 
     Raises `NotFound` for an unknown id, and `BadRequest` (400) if the event log was deleted.
     """
@@ -71,7 +72,7 @@ async def follow(
 async def _with_included(
     frames: AsyncGenerator[bytes, None], response: Response, include: AbstractSet[str]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the frames with complete items: the log contains only the parts that the first client asked for."""
+    """Yield the frames with all included parts of items. The log has only parts that the original request included."""
 
     def load() -> dict[str, Body]:
         with scope.team(response.team_id):
@@ -100,13 +101,13 @@ def _with_items(frame: bytes, items: dict[str, Body]) -> bytes:
 
 
 def follow_new(*, principal: Principal, response_id: str, opening: bytes) -> AsyncGenerator[bytes, None]:
-    """Return the stream of a background response that this process has just stored, with its first events `opening`."""
+    """Return the stream of a background response that this process has just stored. `opening` are its first events."""
     tail = partial(_Tail.of, principal.team_id, response_id, is_background=True, opening=opening)
     return _frames(tail, after=-1, obfuscation=True)
 
 
 def watch(response: Response) -> AsyncGenerator[bytes, None]:
-    """Return the stream from the first event on, for an observer in the console. The caller has checked permissions.
+    """Return the stream from the first event on, for an observer in the console. The caller must check permissions.
 
     Unlike a client, an observer does not keep a foreground run alive.
     """
@@ -114,13 +115,13 @@ def watch(response: Response) -> AsyncGenerator[bytes, None]:
 
 
 def has_event_log(response: Response) -> bool:
-    """Return whether there is a log to follow. Runs inside a scope that sees the response."""
+    """Return true if there is a log to follow. Call it inside a scope that sees the response."""
     # A run has a log from the start, but its first events may not be stored yet.
     return response.ended_at is None or EventBatch.objects.filter(response=response, first_sequence=0).exists()
 
 
 def _get_followable(principal: Principal, response_id: str) -> Response:
-    """Return a response that can be followed. Raises the API error of one that cannot."""
+    """Return a response that can be followed. Raises an API error if it cannot be followed."""
     with scope.team(principal.team_id):
         response = access.get_response(principal=principal, response_id=response_id)
         kept = has_event_log(response)
@@ -132,7 +133,7 @@ def _get_followable(principal: Principal, response_id: str) -> Response:
 
 
 def _tail_of(response: Response) -> "Callable[[], _Tail]":
-    """Return the function that opens the tail of a response. It does not keep the row, which may be large."""
+    """Return a function that opens the tail of a response. The function does not keep the row, which may be large."""
     is_complete = response.ended_at is not None
     return partial(_Tail.of, response.team_id, response.pk, is_background=response.background, is_complete=is_complete)
 
@@ -164,7 +165,7 @@ async def _frames(
 
 
 class _Tail:
-    """The event log of one response as read so far, shared by all followers in this process."""
+    """The part of a response's event log that was read so far, shared by all followers in this process."""
 
     _open: dict[str, "_Tail"] = {}
 
@@ -196,9 +197,10 @@ class _Tail:
     def of(
         cls, team_id: str, response_id: str, *, is_background: bool, opening: bytes = b"", is_complete: bool = False
     ) -> "_Tail":
-        """Return the tail of a response and count one more follower. The first follower opens it.
+        """Return the tail of a response and count one more follower. The first follower opens the tail.
 
-        `opening` are the first events of the log if they need not be read. A log that `is_complete` is read only once.
+        `opening` are the first events of the log, if they are known and need not be read. A log that `is_complete` is
+        read only once.
         """
         tail = cls._open.get(response_id)
         if tail is None:
@@ -241,12 +243,12 @@ class _Tail:
                 listening = notifications.listening(channel_of(self._response_id), self._notified, self._receive)
             with listening:
                 if not self._is_complete and (self._frames or notifications.is_connected):
-                    # Events stored before the subscription are read once it exists.
+                    # The log is read after the subscription exists, so that no events are missed.
                     is_known = self._frames and notifications.is_connected
                     await self._wait(_NOTIFIED_POLL_SECONDS if is_known else _POLL_SECONDS)
                 while not self.ended:
                     self._notified.clear()
-                    # Background runs continue without followers, so only foreground runs need to know about them.
+                    # Background runs continue without followers, so only foreground runs need to know if they have any.
                     is_followed = self.clients > 0 and not self._is_background
                     first = self.length
                     read = partial(_read_log, self._team_id, self._response_id, first, is_followed=is_followed)
@@ -264,7 +266,7 @@ class _Tail:
                     self._executor = log.executor
                     self._is_served = self._is_served and is_same and notifications.is_connected and not has_missed
                     if log.executor and not self.ended and not self._is_served:
-                        # The process executes the run, but does not send its events to this follower yet.
+                        # The process that executes the run does not send events to this follower yet: ask it to do so.
                         Notifier(channel_of_process(log.executor)).notify(self._response_id.encode())
                     is_notified = notifications.is_connected and (self._is_background or self._is_served)
                     if not self.ended:
@@ -281,25 +283,28 @@ class _Tail:
                 del self._open[self._response_id]
 
     async def _wait(self, seconds: float) -> None:
-        """Wait for a notification, or until no message has arrived for that long."""
+        """Wait for a notification, or until no message has arrived for this time."""
         for _ in range(_MOST_WAITS_IN_BACKGROUND if self._is_background else _MOST_WAITS):
             self._has_heard = False
             if await wait_within(self._notified, seconds) or not self._has_heard:
                 return
 
     def _receive(self, data: bytes) -> None:
-        """Take a batch from the process that executes the run."""
+        """Add a batch that was received from the process that executes the run."""
         message = LogMessage.decode(data)
         self._is_served = self._has_heard = True
         if message.first_sequence > self.length:
-            # Something is missing, so the log is read.
+            # Events are missing, so the log must be read.
             self._notified.set()
         else:
             self._append(message.first_sequence, message.frames(), ended=message.ends_run)
 
     def _append(self, first: int, frames: list[bytes], *, ended: bool) -> bool:
-        """Add the events from number `first` on that are not known yet, and return whether there were any."""
-        # The log and the messages may bring the same events.
+        """Add those events of a batch that are not known yet. Return true if there were any.
+
+        `first` is the number of the first event of the batch.
+        """
+        # The log and the messages may contain the same events.
         new = frames[self.length - first :]
         self._frames += new
         self.ended = self.ended or ended
@@ -320,15 +325,15 @@ class _Log(NamedTuple):
 
 
 def _read_log(team_id: str, response_id: str, first: int, *, is_followed: bool) -> _Log:
-    """Read the events from number `first` on, which must start a batch."""
+    """Read the events from number `first` on, which must be the first event of a batch."""
     with scope.team(team_id):
-        # Read the state before the log. The last events are committed together with the end, so an ended run has a
-        # complete log; the other way round the last events could be missed.
+        # Read the state before the log. The last events are committed together with the end of the run, so if the run
+        # has ended, the log that is read afterwards is complete. In the other order, the last events could be missed.
         response = Response.objects.only("ended_at", "followed_until", "lease_owner").filter(pk=response_id).first()
         if response is None:
             return _Log(ended=True, frames=[], executor=None)
-        # The node that executes the run reads this when the grace period of its client is over. Written only in the
-        # second half of the period, so that a follower does not cost an update per read.
+        # The process that executes the run reads `followed_until` when the grace period of its client is over. It is
+        # updated only when half of its time is over, so that not every read causes an update.
         at, until = shared_now(), response.followed_until
         if response.ended_at is None and is_followed and (until is None or until - at < _FOLLOWED / 2):
             Response.objects.filter(pk=response.pk, ended_at=None).update(followed_until=at + _FOLLOWED)

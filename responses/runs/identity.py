@@ -1,4 +1,4 @@
-"""Identities: the values shared by all rows of a run, the request that caused it, and the account charged for calls."""
+"""Identities: the values shared by all rows of a run, the request that caused a run, and the account of its calls."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from tenants.principal import Principal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestInfo:
-    """The HTTP request that caused a call: the platform's id, the client's id, and the name of the endpoint.
+    """The HTTP request that caused a call: its id, the id that the client gave it, and the name of the endpoint.
 
     `batch` is true if the request is a line of a batch.
     """
@@ -27,8 +27,8 @@ class RequestInfo:
 class RunIdentity:
     """The response, team, key and model of a run, and the lease token that guards its writes.
 
-    `in_worker`: a worker executes it and its clients read its event log; true for all background runs. `trace` are the
-    headers that continue the trace of the request.
+    `in_worker`: a worker executes the run and its clients read the event log; true for all background runs. `trace` are
+    the headers with which the trace of the request is continued.
     """
 
     response_id: str
@@ -58,7 +58,7 @@ class RunIdentity:
     def of(cls, response: Response, *, lease_token: int) -> "RunIdentity":
         """Return the identity of a stored run, for a process with this lease token.
 
-        Values without a column are among the options: those of `stored_options`, and `obfuscate` of the request.
+        Values without a column are read from the options: the values of `stored_options`, and `obfuscate`.
         """
         options = response.options
         return cls(
@@ -88,7 +88,7 @@ class RunIdentity:
     def stored_options(self) -> dict[str, Any]:
         """Return the options from which `of` restores prices, billing and trace.
 
-        An operator may change prices and billing before another process resumes the run.
+        They are stored because an operator may change prices and billing before another process resumes the run.
         """
         options: dict[str, Any] = {"prices": self.prices.stored()}
         if self.tool_prices:
@@ -106,7 +106,7 @@ class RunIdentity:
 
     @property
     def account(self) -> "UsageAccount":
-        """The account of further upstream calls that the run causes."""
+        """The account to which additional upstream calls of the run are charged."""
         return UsageAccount(
             team_id=self.team_id,
             key_id=self.key_id,
@@ -124,19 +124,19 @@ def channel_of(response_id: str) -> str:
 def channel_of_process(process: str) -> str:
     """Return the channel of a process that executes runs.
 
-    A notification means that the process may have lost a run; a message is the id of a run that has a follower, or
-    `OBSERVED`.
+    A notification without a message means that the process may have lost a run. A message is `OBSERVED`, or the id of a
+    run that has a follower.
     """
     return f"process:{process}"
 
 
 OBSERVED = b"observed"
-"""Message to a process whose runs are on a page of the console, which shows the end of their logs."""
+"""Message to a process some of whose runs are shown on a page of the console, with the ends of their logs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageAccount:
-    """The team, API key and object that upstream calls are recorded for."""
+    """The team, API key and object to which upstream calls are charged."""
 
     team_id: str
     key_id: str
@@ -147,7 +147,7 @@ class UsageAccount:
     def principal(self) -> Principal:
         """Return a principal of the team without the rights of the key.
 
-        An operator decides which model such a call uses, so the key's permissions do not apply.
+        An operator has chosen the model for such calls, so the permissions of the key do not apply.
         """
         return Principal(
             team_id=self.team_id,

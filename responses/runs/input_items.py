@@ -1,8 +1,8 @@
 """The input items of a response, page by page: its chain or conversation, and its own input.
 
-The input is a sequence of lists: the response's own input, the output and the input of its predecessor, and so on, and
-perhaps the items of a conversation before the first response of the chain. A page reads the links between responses up
-to its position (about 3 us each), and the items of the page alone.
+The input is a sequence of lists: the response's own input, the output and the input of its predecessor, and so on. The
+last list may be the items of a conversation before the first response of the chain. To serve a page, only the links
+between responses up to its position (about 3 us each) and the items of the page are read.
 
 An item that occurs several times, because the client repeated or referenced it, is listed once, at its last position:
 ids are the cursors of the pages and must be unique.
@@ -24,7 +24,7 @@ from responses.models import Response
 _FIRST_LINKS, _MORE_LINKS = 64, 4096
 _START, _END = -1, 2**31 - 1
 
-# OFFSET 0 makes each step an index look-up, whatever the planner expects of the recursion.
+# OFFSET 0 makes PostgreSQL use an index look-up for each step, even if it expects many rows from the recursion.
 _LINKS = """
 WITH RECURSIVE chain(id, previous, history_id, history_end, number) AS (
     SELECT id, previous_response_id, history_id, history_end, 1
@@ -40,7 +40,8 @@ WITH RECURSIVE chain(id, previous, history_id, history_end, number) AS (
 )
 SELECT id, previous, history_id, history_end FROM chain ORDER BY number
 """
-# As literal text: only then does an index return the positions in order. Bodies are joined after the limit.
+# The sections are literals in the SQL, because only then does an index return the positions in order. Bodies are joined
+# after the limit.
 _ITEMS = """
 SELECT place.number, place.position, item.id, item.body
 FROM (
@@ -73,7 +74,7 @@ CROSS JOIN LATERAL (
 
 
 class _Place(NamedTuple):
-    """The place of an item: the number of its list, newest first, and its position in the list."""
+    """The place of an item: the number of its list, counted from the newest list, and its position in the list."""
 
     number: int
     position: int
@@ -98,7 +99,7 @@ class _List:
 
 
 class _Lists:
-    """The lists of a response's input, newest first, read from the database as far as they are needed."""
+    """The lists of a response's input, newest first. They are read from the database when they are needed."""
 
     def __init__(self, response: Response) -> None:
         self._team_id = response.team_id
@@ -107,7 +108,7 @@ class _Lists:
         self.known: list[_List] = []
 
     def read(self, count: int) -> int:
-        """Read at least this many lists, if there are as many, and return how many are known."""
+        """Make sure that this many lists have been read, if there are as many. Return the number of known lists."""
         while len(self.known) < count and self._next is not None:
             self._read_links(self._next)
         return len(self.known)
@@ -118,7 +119,7 @@ class _Lists:
             cursor.execute(_LINKS, {"id": first, "team": self._team_id, "most": most})
             links = cursor.fetchall()
         for response_id, _, history_id, history_end in links:
-            # The output of the response itself is no input.
+            # The response's own output is not part of its input.
             if self.known:
                 self._add(_List(response_id, Section.OUTPUT))
             self._add(_List(response_id, Section.INPUT))
@@ -139,7 +140,7 @@ class _Lists:
         return found
 
     def without_repetitions(self, rows: Sequence[_Row]) -> Iterator[_Row]:
-        """Yield the rows whose items have no newer place."""
+        """Yield the rows whose items do not occur again at a newer place."""
         newest = self._newest(self._occurrences([row.name for row in rows]))
         return (row for row in rows if newest.get(row.name, row.place) == row.place)
 
@@ -161,7 +162,7 @@ class _Lists:
         return newest
 
     def scan(self, start: _Place, stop: _Place | None, *, older: bool, limit: int) -> list[_Row]:
-        """Return up to `limit` rows between two places, in the direction of the scan."""
+        """Return up to `limit` rows between two places, in the order of the scan."""
         rows: list[_Row] = []
         while len(rows) < limit:
             if older:
@@ -205,10 +206,10 @@ class _Lists:
 
 
 def list_input_items(*, response: Response, page: PageRequest) -> Page[Body]:
-    """Return a page of the items that a response was generated from. Raises `NotFound` for an unknown cursor."""
+    """Return a page of the input items of a response. Raises `NotFound` for an unknown cursor."""
     lists = _Lists(response)
     after, before = (_find(lists, param, name) for param, name in (("after", page.after), ("before", page.before)))
-    # With `before` alone the page ends directly before the cursor: scan backwards, then reverse.
+    # With only `before`, the page ends directly before the cursor, so scan backwards and reverse the result.
     backwards = before is not None and after is None
     older = (page.order is Order.DESC) is not backwards
     start, stop = (before, None) if backwards else (after, before)
