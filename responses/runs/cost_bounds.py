@@ -1,4 +1,4 @@
-"""Upper bounds of the quantities that each kind of call can be billed for; hard budgets reserve them.
+"""Upper bounds of the quantities for which each kind of call can be billed. Hard budgets reserve their cost.
 
 A token of text has at least one byte. Only the upstream knows the tokens of images, files and compressed audio, so
 their maximum is taken from the capabilities of the model: `max_image_tokens`, `max_audio_seconds`, `max_output_tokens`,
@@ -22,22 +22,22 @@ from tenants.capabilities import Capabilities
 from tenants.prices import Maxima, Unbounded
 
 AUDIO_TOKENS_PER_SECOND = 100
-"""More than any known model uses: OpenAI's models use 10, Gemini 32, Whisper's encoder 50."""
-# Lower rates are not used for samples of audio. A header that claims more may be wrong.
+"""Upper bound of audio tokens per second: OpenAI's models use 10, Gemini 32, Whisper's encoder 50."""
+# Audio samples have no lower rates in practice. The rate in a header is not trusted if it is higher than this.
 _SLOWEST_BYTES_PER_SECOND = 8_000
 _PCM, _FLOAT, _A_LAW, _MU_LAW, _EXTENSIBLE = 1, 3, 6, 7, 0xFFFE
 _UNCOMPRESSED = frozenset({_PCM, _FLOAT, _A_LAW, _MU_LAW})
-# The parts of messages and items that are no text, by their type, each with the name of its content.
+# Parts of messages and items that are not text: the name of the field with the content, by type of part.
 _IMAGES = {"image_url": "image_url", "input_image": "image_url", "computer_screenshot": "image_url"}
 _FILES = {"file": "file", "input_file": "file_data"}
 _PARTS = frozenset({"content", "output"})
-# The first bytes of an audio file, in which its format is looked for.
+# Number of bytes at the beginning of an audio file in which its format is searched.
 _HEAD = 65_536
 
 
 @dataclass(slots=True)
 class _Contents:
-    """Contents of the messages of a call: the size of the texts in bytes, and the paths of everything else."""
+    """Contents of the messages of a call: the size of the texts in bytes, and the paths of images, files and audio."""
 
     text: int = 0
     images: list[str] = field(default_factory=list)
@@ -57,7 +57,7 @@ def of_body(values: Mapping[str, Any], capabilities: Capabilities) -> Maxima:
         _read(values.get(name), name, contents)
     most = _input_tokens(contents, capabilities)
     if values.get("web_search_options") is not None:
-        # The upstream adds the pages that it finds.
+        # The upstream adds the pages that its search finds to the input.
         most = _window(capabilities, "web_search_options", "The input added by a web search of the model's server")
     return Maxima(input_tokens=most)
 
@@ -67,9 +67,9 @@ def of_turn(request: TurnRequest, capabilities: Capabilities) -> Maxima:
     contents = _Contents(text=token_estimate.most_text_tokens(request))
     for item in request.items:
         _read(item.wire(), "input", contents)
-    # The items may be of earlier turns and responses, so the parts have no path in the request.
+    # The items may come from earlier turns and responses, so the parts have no path in the request.
     contents.images = ["input"] * len(contents.images)
-    # A model that does not read files gets their texts instead.
+    # A model that cannot read files receives their texts instead.
     contents.files = ["input"] * len(contents.files) if capabilities.files else []
     return Maxima(input_tokens=_input_tokens(contents, capabilities))
 
@@ -92,14 +92,14 @@ def of_speech(values: Mapping[str, Any], capabilities: Capabilities) -> Maxima:
     """Return the maxima of speech, which is billed by its tokens or the characters of its text."""
     return Maxima(
         input_tokens=len(orjson.dumps(values)),
-        # Speech may be slow, and contain pauses of any length.
+        # Speech may be slow and may contain pauses of any length.
         output_tokens=_output_tokens(capabilities, "The length of speech"),
         characters=len(values["input"]),
     )
 
 
 def of_images(values: Mapping[str, Any], uploads: int, capabilities: Capabilities) -> Maxima:
-    """Return the maxima of generated images and their previews, with a number of uploaded images."""
+    """Return the maxima of generated images and their previews. `uploads` is the number of uploaded images."""
     contents = _Contents(text=len(orjson.dumps(values)), images=["image"] * uploads)
     count, previews = values.get("n") or 1, values.get("partial_images") or 0
     most = _output_tokens(capabilities, "The size of a generated image")
@@ -112,7 +112,7 @@ def of_images(values: Mapping[str, Any], uploads: int, capabilities: Capabilitie
 
 
 def _read(value: Any, path: str, contents: _Contents, *, is_part: bool = True) -> None:
-    """Add the contents of a value of a body. Only items and parts of messages are images, files or audio."""
+    """Add the contents of a value of a body. Only items and parts of messages can be images, files or audio."""
     match value:
         case str():
             contents.text += len(value.encode(errors="surrogatepass")) + 2
@@ -131,7 +131,7 @@ def _read(value: Any, path: str, contents: _Contents, *, is_part: bool = True) -
 
 
 def _media(part: dict[str, Any], path: str, contents: _Contents) -> str | None:
-    """Add a part that is an image, a file or audio. Return the name of its value that is not text."""
+    """Add a part that is an image, a file or audio. Return the name of the field whose value is not text."""
     match part:
         case {"type": "input_audio", "input_audio": {"data": str() as data}}:
             contents.audio.append((path, _seconds_of_base64(data)))
@@ -146,7 +146,7 @@ def _media(part: dict[str, Any], path: str, contents: _Contents) -> str | None:
             contents.images.append(path)
             return "result"
         case {"role": "assistant", "audio": {}}:
-            # An earlier answer, of which only the upstream knows the length.
+            # A reference to an earlier audio answer: only the upstream knows its length.
             contents.audio.append((f"{path}.audio", None))
     return None
 
@@ -168,14 +168,14 @@ def _input_tokens(contents: _Contents, capabilities: Capabilities) -> int | Unbo
 
 
 def _output_tokens(capabilities: Capabilities, subject: str) -> int | Unbounded:
-    """Return the maximum output of an answer whose request sets no maximum that the upstream enforces."""
+    """Return the maximum output of an answer if the request does not set a maximum that the upstream enforces."""
     if capabilities.max_output_tokens is not None:
         return capabilities.max_output_tokens
     return _window(capabilities, "model", subject, "max_output_tokens")
 
 
 def _window(capabilities: Capabilities, param: str, subject: str, *names: str) -> int | Unbounded:
-    """Return the context window, which no call exceeds, if it is known."""
+    """Return the model's context window, which no call can exceed, or `Unbounded` if it is not known."""
     if capabilities.context_window is not None:
         return capabilities.context_window
     return _unbounded(param, subject, *names, "context_window")
@@ -195,7 +195,7 @@ def _audio_seconds(audio: Sequence[tuple[str, float | None]], capabilities: Capa
     for param, seconds in audio:
         if seconds is None and capabilities.max_audio_seconds is None:
             return _unbounded(param, "The length of audio other than WAV with PCM", "max_audio_seconds")
-        # Durations are rounded up to whole seconds by some servers.
+        # Some servers round durations up to whole seconds.
         total += ceil(seconds) if seconds is not None else capabilities.max_audio_seconds or 0
     return total
 
@@ -210,10 +210,10 @@ def _seconds_of_base64(data: str) -> float | None:
 
 
 def pcm_seconds(content: bytes, size: int | None = None) -> float | None:
-    """Return the most seconds that the samples of a WAV file can have; None for any other or compressed audio.
+    """Return the maximum duration of a WAV file in seconds; None for compressed audio and other formats.
 
-    The size of the file decides, not the length that its header claims. `size` is the size of the file if `content` is
-    only its beginning.
+    The result is computed from the size of the file and not from the length in its header. `size` is the size of the
+    file if `content` is only its beginning.
     """
     if content[:4] != b"RIFF" or content[8:12] != b"WAVE":
         return None
@@ -234,7 +234,7 @@ def pcm_seconds(content: bytes, size: int | None = None) -> float | None:
 
 
 def _bytes_per_second(header: bytes) -> int | None:
-    """Return the lowest rate that the format of a WAV file can mean; None for compressed samples."""
+    """Return the lowest possible byte rate of the format in a WAV header; None for compressed samples."""
     if len(header) < 16:
         return None
     form, channels, rate, claimed, frame, bits = struct.unpack_from("<HHIIHH", header)

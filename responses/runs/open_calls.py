@@ -1,9 +1,10 @@
-"""Open calls: rows from which an upstream call is recorded if its process dies before it could do so.
+"""Open calls: rows from which an upstream call is recorded if its process dies before it has recorded the call.
 
-A call outside of a run stores such a row before its request is sent, and deletes it in the transaction that writes its
-usage record. A run needs no such row, because its own row and its log show the open call. Only if another process ends
-the run does its open turn get one, until the executing process has noticed and recorded it. Rows whose lease has
-expired belonged to a process that died: the sweeper turns them into usage records, with the estimate that they contain.
+For a call outside of a run, the row is stored before the request is sent, and deleted in the transaction that writes
+the usage record. A run needs no such row, because its own row and its log show the open call. There is one exception:
+if another process ends the run, that process stores a row for the open turn, which the executing process deletes when
+it notices the end and records the turn. If the lease of a row has expired, its process has died, and the sweeper
+converts the row to a usage record with the estimate that the row contains.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ _CLOSE = Statement(f"""
     ))
 """)  # noqa: S608 - constants only
 _TOKENS = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
-# Grouped, because an update uses only one of several rows with the same id.
+# Rows are grouped by id, because an UPDATE uses only one of several rows with the same id.
 _ADD = Statement(f"""
     UPDATE responses_response AS response SET
         {", ".join(f"{name} = response.{name} + added.{name}" for name in _TOKENS)},
@@ -70,7 +71,8 @@ def open_row(
 ) -> Row:
     """Return the row of an open call with its estimated usage record.
 
-    `adds_to` is the response that the call is part of, `reserved` the amounts of its reservations by their ids.
+    `adds_to` is the response of which the call is a part. `reserved` are the amounts of the call's reservations, by the
+    ids of the reservations.
     """
     values = record.values
     return new_row(
@@ -97,13 +99,13 @@ def close(call_id: str) -> ExtraWrite:
 
 
 def added_usage(response_id: str, record: Row) -> ExtraWrite:
-    """Return the write that adds a usage record to the totals of its response, which no step of its run will do."""
+    """Return the write that adds a usage record to the totals of its response, if no step of the run will add it."""
     values = record.values
     return ExtraWrite(_ADD, {"id": response_id, "cost": values["cost"], **{name: values[name] for name in _TOKENS}})
 
 
 def no_usage(response_id: str) -> ExtraWrite:
-    """Return the write that makes the totals of a response final without a call."""
+    """Return the write that makes the totals of a response final without adding a call."""
     return ExtraWrite(_ADD, {"id": response_id, "cost": None, **dict.fromkeys(_TOKENS, 0)})
 
 
@@ -126,7 +128,7 @@ def _lost(call_id: str, team_id: str, details: Mapping[str, Any]) -> Change:
         values["cost"] = Decimal(0)
     reserved = {name: Decimal(amount) for name, amount in details["reserved"].items()}
     if (total := sum(reserved.values(), Decimal(0))) > (values["cost"] or 0):
-        # The amount that the upstream has charged is unknown. With a lower one, a hard budget could be exceeded.
+        # The amount that the upstream has charged is unknown. With a lower amount, a hard budget could be exceeded.
         values["budget_cost"] = total
     record = Row(UsageRecord, values)
     added = [added_usage(details["adds_to"], record)] if details["adds_to"] else []
@@ -135,7 +137,7 @@ def _lost(call_id: str, team_id: str, details: Mapping[str, Any]) -> Change:
 
 
 class _OpenCalls:
-    """The open calls of an event loop. Renews their leases."""
+    """Renews the leases of the open calls of an event loop."""
 
     def __init__(self) -> None:
         self._until: dict[str, datetime] = {}
@@ -147,14 +149,14 @@ class _OpenCalls:
             self._task = asyncio.get_running_loop().create_task(self._renew(), context=wait_limit.unrelated())
 
     def discard(self, call_id: str) -> None:
-        """Forget a call."""
+        """Stop renewing the lease of a call."""
         self._until.pop(call_id, None)
 
     async def _renew(self) -> None:
         while self._until:
             # Renewed three times per lease, like the leases of runs.
             await asyncio.sleep(settings.LEASE_SECONDS / 3)
-            # Most calls end before their lease is due, and their rows need no update.
+            # Most calls end before their lease must be renewed, so their rows need no update.
             soon = lease_until()
             old = [call_id for call_id, until in self._until.items() if (soon - until).total_seconds() > 1]
             try:

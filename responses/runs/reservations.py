@@ -1,8 +1,8 @@
 """Reservations of limits by runs and upstream calls.
 
-A reservation is made in Redis before anything is sent, stored together with its run or call (`Change.reservation`),
-deleted in the transaction that stores the usage, and settled in Redis after it. So budgets hold whenever a process dies
-or Redis loses its data: unsettled reservations are still stored.
+A reservation is made in Redis before anything is sent, and stored together with its run or call (`Change.reservation`).
+The transaction that stores the usage deletes the row, and afterwards the reservation is settled in Redis. So budgets
+are kept even if a process dies or Redis loses its data, because unsettled reservations are still in the database.
 """
 
 import asyncio
@@ -43,22 +43,23 @@ from tenants.principal import Principal
 logger = logging.getLogger(__name__)
 # An attempt fails if another process has rebuilt the state of the team's limits between a reservation and its commit.
 _ATTEMPTS = 10
-# A text has four characters per token on average, but hardly ever more than sixteen.
+# Factor between the estimated and the least number of tokens of a text: a text has four characters per token on
+# average, but hardly ever more than sixteen.
 LEAST_SHARE = 4
 # Outcomes of calls whose usage may be unknown.
 _CUT = frozenset({"interrupted", "failed"})
-# Between two checks whether there is room for the next call of a run.
+# Maximum time between two checks if the limits have room for the next call of a run.
 _LONGEST_PAUSE = 5.0
-# After this time, a client that waits for its answer gets the error that there is no room: reservations of a dead
-# process may be held for longer than most clients wait.
+# After this time, a waiting client gets the error that there is no room, because the reservations of a dead process may
+# last longer than most clients wait.
 _LONGEST_WAIT = 60.0
 _PATIENCE = 30
 OPEN_STREAM = Demand(requests=0, stream=True, endpoint="responses")
-"""The demand of a stream that is no run: a connection, or a stream that only reads a run."""
+"""The demand of a stream that is not a run: a WebSocket connection, or a stream that only reads a run."""
 
 
 def _statement(change: str) -> Statement:
-    """Return a statement that changes the reservations with the `id` of a row of the document."""
+    """Return a statement that changes the reservations whose ids are in the rows of its JSON document."""
     return Statement(f"""
         WITH old AS (SELECT id FROM json_to_recordset($1::json) AS given (id text, guard text) WHERE {GUARDED})
         {change} WHERE id = ANY (ARRAY(SELECT id FROM old))
@@ -71,7 +72,7 @@ _settling: set[asyncio.Task[None]] = set()
 
 
 def with_reservation(change: Change, grant: Grant | None, **columns: Any) -> Change:
-    """Return the change with the row of a reservation, which is written only while the reservation exists."""
+    """Return the change with the row of a reservation. The change is written only if the reservation still exists."""
     if grant is None or not grant.needs_row:
         return change
     row = new_row(Reservation, **grant.row(), **columns)
@@ -85,7 +86,7 @@ def deletions(*grants: Grant | None) -> list[ExtraWrite]:
 
 
 def in_background(work: Coroutine[Any, Any, None]) -> None:
-    """Release a reservation without waiting for it. One that stays is swept later."""
+    """Release a reservation without waiting for it. If this fails, the sweeper deletes the reservation later."""
 
     async def settled() -> None:
         try:
@@ -99,7 +100,7 @@ def in_background(work: Coroutine[Any, Any, None]) -> None:
 
 
 class _Leases:
-    """The rows of this process that belong to no response, whose leases are renewed as long as their calls last."""
+    """Renews the leases of this process's reservations without a response, until their calls have ended."""
 
     def __init__(self) -> None:
         self._ids: set[str] = set()
@@ -132,7 +133,7 @@ _leases = _Leases()
 
 
 class CallReservation:
-    """The reservation of one upstream call that is not a turn of a run: its tokens, its cost and its place."""
+    """The reservation of an upstream call that is not a turn of a run: its tokens, cost and place."""
 
     def __init__(self, principal: Principal, *, reservation_id: str) -> None:
         self._principal = principal
@@ -140,7 +141,7 @@ class CallReservation:
         self._grant: Grant | None = None
 
     async def reserve(self, demand: Demand) -> Grant | None:
-        """Make and store the reservation; None without limits. Raises the error of the limit that refuses it."""
+        """Make, store and return the reservation; None without limits. Raises the error of a limit that refuses it."""
         if not self._principal.is_limited:
             return None
         grant = await limits.reserve(self._principal, demand, reservation_id=self._id)
@@ -154,7 +155,7 @@ class CallReservation:
                 grant = await limits.renew(grant, self._principal, demand)
                 continue
             except BaseException:
-                # The row may be stored nevertheless. Then the sweeper deletes it, because no process renews its lease.
+                # The row may have been stored nevertheless. The sweeper deletes it, because its lease is not renewed.
                 limits.release_soon(grant)
                 raise
             self._grant = grant
@@ -165,7 +166,7 @@ class CallReservation:
 
     @property
     def amount(self) -> tuple[str, Decimal]:
-        """The id of the reservation, and the amount that it reserves of budgets, in US dollars."""
+        """The id of the reservation, and the amount of the budgets that it has reserved, in US dollars."""
         return self._id, self._grant.amount if self._grant is not None else Decimal(0)
 
     def release(self) -> None:
@@ -179,7 +180,7 @@ class CallReservation:
         self.settle()
 
     def settlement(self, rows: Sequence[Row], *, may_be_charged: bool = False) -> Sequence[ExtraWrite]:
-        """Return the writes that belong to the change with the usage records of the call. `settle` follows its commit.
+        """Return the writes to add to the change with the call's usage records. Call `settle` after its commit.
 
         `may_be_charged`: the upstream may charge for the call, even if it has reported no usage.
         """
@@ -188,12 +189,13 @@ class CallReservation:
         tokens, cost, at = spent(rows, self._grant)
         self._settled = (tokens, cost, at)
         if self._grant is not None:
-            # Before the commit: if it fails, the row expires, and the sweeper deletes it.
+            # The lease is given up before the commit: if the commit fails, the lease expires and the sweeper deletes
+            # the row.
             _leases.discard(self._grant.id)
         return deletions(self._grant)
 
     def settle(self) -> None:
-        """Release the part that the call has not used, without waiting for it."""
+        """Release the unused part of the reservation, without waiting for it."""
         if self._grant is not None:
             grant, self._grant = self._grant, None
             tokens, cost, at = self._settled
@@ -201,9 +203,10 @@ class CallReservation:
 
 
 def spent(rows: Sequence[Row], grant: Grant | None) -> tuple[int, Decimal | None, datetime | None]:
-    """Return tokens, cost and time of the usage records among these rows.
+    """Return the tokens, cost and time of the usage records among these rows.
 
-    The records get the time of Redis if it is later than theirs, because its clock decides the period of a budget.
+    If the time of Redis is later, the records are given this time, because the clock of Redis decides about the periods
+    of budgets.
     """
     tokens, cost, at = 0, None, None
     for table, values in rows:
@@ -218,12 +221,12 @@ def spent(rows: Sequence[Row], grant: Grant | None) -> tuple[int, Decimal | None
 def _charge_unknown(rows: Sequence[Row], grant: Grant | None) -> None:
     """Charge an interrupted call's full reservation to the budgets.
 
-    The upstream may have generated more than has arrived. With a lower amount, a hard budget could be exceeded.
+    The upstream may have generated more output than was received. With a lower amount, a hard budget could be exceeded.
     """
     records = [values for table, values in rows if table is UsageRecord]
     if grant is None or not records:
         return
-    # The other records are of repeated requests, none of which was charged.
+    # The other records belong to requests that were repeated because they were not charged.
     last = records[-1]
     if last["estimated"] and last["outcome"] in _CUT and grant.amount > (last["cost"] or 0):
         last["budget_cost"] = grant.amount
@@ -233,30 +236,30 @@ _TOOL = "tool"
 
 
 def _digest(call_id: str) -> str:
-    # Upstreams choose the ids of calls, of any length.
+    # Hashed, because upstreams choose the ids of calls, and an id may be long.
     return hashlib.sha256(call_id.encode()).hexdigest()[:16]
 
 
 def is_of_tool(reservation_id: str) -> bool:
-    """Return whether a reservation is for a hosted call."""
+    """Return true if a reservation is for a hosted call."""
     return reservation_id.split("/")[2:3] == [_TOOL]
 
 
 def price_key_of(reservation_id: str) -> str:
-    """Return the key of the price of the hosted call that a reservation is for."""
+    """Return the price key of the hosted call for which a reservation was made."""
     return reservation_id.split("/")[3]
 
 
 def is_for(reservation_id: str, call_id: str) -> bool:
-    """Return whether a reservation is for this hosted call."""
+    """Return true if a reservation is for this hosted call."""
     return is_of_tool(reservation_id) and reservation_id.split("/")[4] == _digest(call_id)
 
 
 class RunReservation:
-    """The reservation of one run: its place, the tokens and the cost of its present call, and its hosted calls.
+    """The reservations of one run: its place, the tokens and the cost of its present call, and its hosted calls.
 
-    The first call is reserved together with the place, each later one before it is sent. The ids contain the lease
-    token: a process that resumes the run makes reservations of its own.
+    The first call is reserved together with the place, and each later call before it is sent. The ids contain the lease
+    token, because a process that resumes the run makes its own reservations.
     """
 
     def __init__(self, principal: Principal, identity: RunIdentity, capabilities: Capabilities) -> None:
@@ -267,11 +270,12 @@ class RunReservation:
         self._demand = Demand()
         self._place: Grant | None = None
         self._is_stored = False
-        # The reservation of the present call: for the first call that of the place, for a later one its own.
+        # The reservation of the present call. The first call uses the reservation of the place.
         self._call: Grant | None = None
-        # The reservations of hosted calls, by call id, from before the calls start until their usage is recorded.
+        # The reservations of hosted calls by call id. They exist from before the start of a call until its usage is
+        # recorded.
         self._tools: dict[str, Grant] = {}
-        # The most input that the first call may have within its reservation.
+        # The maximum number of input tokens that the reservation of the first call covers.
         self._covered: int | Unbounded = 0
         self._texts: tuple[Sequence[FunctionTool], str | None] = ((), None)
         self._calls = 0
@@ -279,9 +283,9 @@ class RunReservation:
     # -- before the run ------------------------------------------------------------------------------------------------
 
     async def reserve(self, request: TurnRequest | None, *, stream: bool = False) -> None:
-        """Reserve the run's place and its first call. Raises the error of the limit that refuses them.
+        """Reserve the place and the first call of the run. Raises the error of the limit that refuses them.
 
-        Without a request the run calls no model.
+        `request` is None if the run calls no model.
         """
         demand = Demand(end_user=self._identity.end_user, endpoint=self._identity.endpoint)
         if request is not None:
@@ -292,7 +296,7 @@ class RunReservation:
         response_headers.add(self._place.headers)
 
     async def leave_queue(self) -> None:
-        """Store the place of a run that was queued, and release its place in the queue."""
+        """Store the reserved place of a run that was queued, and release its place in the queue."""
         queue_place = Grant(
             id=self._identity.response_id,
             team_id=self._principal.team_id,
@@ -334,12 +338,12 @@ class RunReservation:
     def first_turn(self, request: TurnRequest) -> TurnRequest | None:
         """Return the request of the first turn with the maximum of output that the limits allow.
 
-        None if the turn was not reserved together with the place of the run, or needs more than that.
+        Return None if the turn was not reserved together with the place of the run, or needs more than was reserved.
         """
         place = self._place
         if self._calls or place is None:
             return None
-        # The texts of files may be known only now.
+        # The texts of files, which may not have been known when the place was reserved, can make the input larger.
         is_same = request.attachments is None and (request.sampling.tools, request.instructions) == self._texts
         if not is_same and place.amount and not self._covers(request):
             return None
@@ -349,12 +353,12 @@ class RunReservation:
     async def reserve_turn(self, request: TurnRequest) -> TurnRequest:
         """Reserve a turn, and return its request with the maximum of output that the limits allow.
 
-        Waits while a rate or other requests leave no room, in the foreground for a limited time. Raises
+        Waits while a rate limit or other requests leave no room; in a foreground run only for a limited time. Raises
         `InsufficientQuota` if a budget is used up.
         """
         self._calls += 1
         if self._calls == 1 and self._place is not None:
-            # Functions of hosted tools are only known now, and their definitions cost as well.
+            # The definitions of hosted tools' functions, which were not known when the place was reserved, cost tokens.
             await writer.submit(Change(team_id=self._place.team_id, extra=_kept(self._place)))
             await self._settle_place()
         demand, _ = self._demand_of(request)
@@ -362,7 +366,10 @@ class RunReservation:
         return _lowered(request, self._call)
 
     async def reserve_call(self, call: Call, price_key: str, *, waits: bool) -> Execute | Refuse | None:
-        """Reserve what a hosted call may cost. Return None if calls in progress have reserved what it needs."""
+        """Reserve the maximum cost of a hosted call. Return `Execute`, or `Refuse` if the call must not be made.
+
+        Return None if the call must wait, because calls in progress have reserved the amount that it needs.
+        """
         identity = self._identity
         listed = (prices.worst_cost_of_call(price_key) for prices in (identity.prices, identity.tool_prices))
         cost = max((worst for worst in listed if worst is not None), default=Decimal(0))
@@ -375,7 +382,7 @@ class RunReservation:
             end_user=identity.end_user,
             endpoint=identity.endpoint,
         )
-        # Some upstreams use the same ids in each turn.
+        # The id contains the number of the turn, because some upstreams use the same call ids in each turn.
         name = f"{self._id}/{_TOOL}/{price_key}/{_digest(call.call_id)}/{self._calls}"
         try:
             grant = await self._reserve(demand, reservation_id=name, waits=waits)
@@ -387,7 +394,7 @@ class RunReservation:
         return Execute()
 
     def extend(self, grants: Mapping[str, Grant]) -> None:
-        """Add the reservations of hosted calls that returned in a process that died, by the ids of the calls."""
+        """Add reservations of hosted calls, by call id, that had returned when the previous process of the run died."""
         self._tools |= grants
 
     async def _reserve(self, demand: Demand, *, reservation_id: str, waits: bool = True) -> Grant:
@@ -432,7 +439,7 @@ class RunReservation:
         return isinstance(most, int) and isinstance(self._covered, int) and most <= self._covered
 
     def _demand_of(self, request: TurnRequest) -> tuple[Demand, int | Unbounded]:
-        """Return the demand of a call, and the most input tokens that it can have."""
+        """Return the demand of a call, and the maximum number of its input tokens."""
         estimate = token_estimate.input_tokens(
             instructions=request.instructions,
             items=request.items,
@@ -468,11 +475,12 @@ class RunReservation:
         may_be_charged: bool = True,
         tools: Mapping[str, Row | None] | None = None,
     ) -> "Settlement":
-        """Return the settlement of the change with these rows: its writes, and what to settle after its commit.
+        """Return the settlement that belongs to a change with these rows.
 
-        `has_call`: the rows contain the usage records of the present call, and the upstream may charge for it if
-        `may_be_charged`, even if it has reported no usage. `has_ended`: the run has ended. `tools` are the usage
-        records of hosted calls that have ended, by the ids of the calls; None for one that cost nothing.
+        - `has_call`: the rows contain the usage records of the present call.
+        - `may_be_charged`: the upstream may charge for the present call, even if it has reported no usage.
+        - `has_ended`: the run has ended.
+        - `tools`: the usage records of hosted calls that have ended, by call id; None for a call that cost nothing.
         """
         tools = tools or {}
         call, place = self._call if has_call or has_ended else None, self._place
@@ -487,7 +495,7 @@ class RunReservation:
             elif row is not None:
                 others.append(row)
         if has_ended:
-            # The run is lost to another process, which records the calls that this one had in progress.
+            # Other hosted calls are left only if the run was lost to another process, which records these calls.
             left = {call_id: grant for call_id, grant in self._tools.items() if call_id not in tools}
             settled += [_Settled(grant, cost=grant.amount) for grant in left.values()]
         writes = deletions(*(part.grant for part in settled))
@@ -499,7 +507,7 @@ class RunReservation:
             writes += _kept(call) if keeps else deletions(call)
             settled.append(_Settled(call, tokens=tokens, cost=cost, at=at, keeps=keeps))
         if place is not None and place is not call and (has_ended or (others and self._calls)):
-            # Settle hosted calls without a reservation. The amount that was reserved with the place is settled by then.
+            # Settle hosted calls without a reservation. The amount reserved with the place has already been settled.
             _, cost, at = spent(others if call is None else (), place)
             writes += deletions(place) if has_ended else []
             settled.append(_Settled(place, cost=cost, at=at, keeps=not has_ended))
@@ -507,7 +515,7 @@ class RunReservation:
 
     def settle(self, settlement: "Settlement") -> None:
         """Settle the committed change in Redis, without waiting for it."""
-        # Updated at once: the run may begin its next call before the background task runs.
+        # The state is updated immediately, because the run may begin its next call before the background task runs.
         for part in settlement.settled:
             if part.grant is self._call:
                 self._call = None
@@ -521,8 +529,8 @@ class RunReservation:
             self._tools.pop(call_id, None)
 
     def release(self) -> None:
-        """Release the place of a run that was not stored, or that this process does not continue. Does not wait."""
-        # A call whose usage could not be recorded keeps its reservation: the sweeper records it.
+        """Release the place of a run that was not stored or that this process does not continue, without waiting."""
+        # If the usage of a call could not be recorded, the reservation is kept, and the sweeper records the call.
         if self._place is None or self._call is not None:
             return
         if self._is_stored:
@@ -548,7 +556,7 @@ async def _release_after(commit: "asyncio.Future[None]", grant: Grant) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Settled:
-    """A reservation and what was used of it. `keeps`: it remains as the place of the run."""
+    """A reservation and the used part of it. `keeps`: the reservation remains as the place of the run."""
 
     grant: Grant
     _: KW_ONLY
@@ -560,7 +568,7 @@ class _Settled:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """The writes that end calls, a run, or both, and the reservations to settle after their commit."""
+    """The writes for ended calls or an ended run, and the reservations to settle after the commit of these writes."""
 
     reservation: RunReservation
     writes: Sequence[ExtraWrite]
@@ -570,7 +578,7 @@ class Settlement:
     has_ended: bool = False
 
     def settle(self) -> None:
-        """Settle in Redis, without waiting for it."""
+        """Settle the reservations in Redis, without waiting for it."""
         self.reservation.settle(self)
 
 
@@ -580,7 +588,7 @@ def _kept(place: Grant) -> list[ExtraWrite]:
 
 def _lowered(request: TurnRequest, grant: Grant) -> TurnRequest:
     if grant.amount:
-        # Each request may be charged, and only one is reserved.
+        # A repeated request may be charged again, but only one request is reserved.
         request = replace(request, may_repeat=False)
     most, stated = grant.max_output_tokens, request.sampling.max_output_tokens
     if most is None or (stated is not None and stated <= most):

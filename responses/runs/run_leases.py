@@ -1,4 +1,4 @@
-"""The leases of the runs that a process executes: renewed while it lives, and given up for workers."""
+"""The leases of the runs that a process executes: renew them, find lost runs, and release runs to workers."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from tenants import scope
 
 
 def find_lost(tokens: Mapping[str, int]) -> list[str]:
-    """Return the runs that have ended, were deleted, or have another lease token than the given one."""
+    """Return the runs that have ended, were deleted, or have a different lease token than `tokens`."""
     with scope.every_team():
         running = Response.objects.filter(pk__in=[*tokens], status__in=RUNNING)
         held = dict(running.values_list("pk", "lease_token"))
@@ -21,12 +21,12 @@ def find_lost(tokens: Mapping[str, int]) -> list[str]:
 def renew(response_ids: list[str]) -> tuple[list[str], list[str]]:
     """Extend the leases of this process.
 
-    Return the runs whose lease was renewed, and those that were cancelled, deleted or resumed elsewhere.
+    Return the runs whose lease was renewed, and the runs that were cancelled, deleted or resumed elsewhere.
     """
     with scope.every_team():
         runs = Response.objects.filter(pk__in=response_ids)
-        # The run writer locks the same rows in another order, so waiting for it could deadlock. Rows that it is writing
-        # are skipped: their leases last until the next renewal.
+        # The run writer locks the same rows in another order, so waiting for it could deadlock. Rows that it has locked
+        # are skipped, because their leases are valid until the next renewal.
         mine = runs.filter(lease_owner=process_name())
         free = mine.select_for_update(skip_locked=True, no_key=True).filter(status__in=RUNNING)
         renewed = list(free.values_list("pk", flat=True))
@@ -36,7 +36,7 @@ def renew(response_ids: list[str]) -> tuple[list[str], list[str]]:
 
 
 def followed_for(identity: RunIdentity) -> float:
-    """Return the seconds for which the run still counts as followed; zero or less if it does not."""
+    """Return the seconds for which the run still counts as followed; zero or less if it is not followed."""
     with scope.team(identity.team_id):
         until = Response.objects.values_list("followed_until", flat=True).filter(pk=identity.response_id).first()
     return (until - shared_now()).total_seconds() if until else 0

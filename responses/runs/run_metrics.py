@@ -1,4 +1,4 @@
-"""Metrics of runs, which count each step once it is committed."""
+"""Metrics of runs. Each step is counted after its commit."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -20,23 +20,23 @@ from engine.steps import (
 from responses.runs.identity import RunIdentity
 from responses.runs.rows import Row
 
-# The states of calls that no process of ours executes. The others are counted at their end.
+# The states of calls that the platform does not execute. All other calls are counted at their end.
 _UNEXECUTED = {"waiting": "left_to_client", "asked": "approval_requested", "refused": "refused"}
 
 
 class RunMetrics:
-    """Counts the steps of one run once they are committed."""
+    """Counts the steps of one run after their commit."""
 
     __slots__ = ("_cost", "_identity", "_started")
 
     def __init__(self, identity: RunIdentity) -> None:
         self._identity = identity
         self._cost = 0.0
-        # Only with hosted calls: an empty dictionary takes 64 bytes of each run.
+        # Created only for hosted calls, because an empty dictionary would take 64 bytes for each run.
         self._started: dict[str, datetime] | None = None
 
     def add_costs(self, records: Sequence[Row]) -> None:
-        """Add the costs of usage records, which the next step that is counted has written."""
+        """Add the costs of usage records. They are counted with the next step."""
         self._cost += sum(float(record.values["cost"] or 0) for record in records)
 
     def count(self, step: Step, *, first_token_ms: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The usage of a run: its totals, and the usage records of its calls of the model and of hosted tools."""
+"""The usage of a run: its totals, and the usage records of its model calls and hosted tool calls."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,16 +25,16 @@ from tenants import scope
 from tenants.models import Reservation, UsageRecord
 from tenants.prices import Quantities, sum_costs
 
-# Usage records of calls that ended longer ago, in a process that died, get a time this long ago: the sums of their hour
-# may be complete.
+# If a call of a dead process ended longer ago than this, its usage record gets a time this long ago, because the sums
+# of earlier hours may be complete.
 _LATEST = timedelta(hours=1)
 PRICE_KEYS = {"web_search": "web_search", "file_search": "file_search"}
-"""Keys of the prices of hosted calls that cost money, by function."""
+"""Price keys of the hosted calls that cost money, by name of the function."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RunProgress:
-    """The next item position, and the run's totals so far. Loaded again when a run is resumed."""
+    """The next item position and the totals of a run so far. When a run is resumed, they are restored from its row."""
 
     next_position: int = 0
     turns: int = 0
@@ -45,14 +45,14 @@ class RunProgress:
     preview: str = ""
 
     def add_usage(self, turn: TurnRecord, records: Sequence[Row]) -> None:
-        """Add a call of the model, whose usage records these are, to the totals."""
+        """Add a model call with its usage records to the totals."""
         self.usage += turn.total_usage
         for record in records:
             self.cost = sum_costs(self.cost, record.values["cost"])
 
 
 def token_columns(usage: Usage) -> dict[str, int]:
-    """Return the columns of turns and responses that count tokens."""
+    """Return the values of the columns of turns and responses that count tokens."""
     return {
         "input_tokens": usage.input_tokens,
         "cached_tokens": usage.cached_tokens,
@@ -71,7 +71,7 @@ def milliseconds(span: timedelta) -> int:
 
 
 def turn_records(identity: RunIdentity, turn: TurnRecord) -> list[Row]:
-    """Return the usage records of a turn: one for each HTTP request, the last of which was answered or cut."""
+    """Return the usage records of a turn: one for each HTTP request. The last request was answered or interrupted."""
 
     def record(usage: Usage, *, outcome: str, began: datetime, ended: datetime, upstream_request_id: str) -> Row:
         return _new_record(
@@ -110,13 +110,13 @@ def turn_records(identity: RunIdentity, turn: TurnRecord) -> list[Row]:
 async def write_turn(
     identity: RunIdentity, turn: TurnRecord, records: Sequence[Row], writes: Sequence[ExtraWrite]
 ) -> None:
-    """Write the usage records of a turn that no step will record, unless another process accounts for it."""
+    """Write the usage records of a turn that no step will record, unless another process records the turn."""
     # In a thread, because the writes depend on the row of the response, which must not change in between.
     count_usage(await in_db_thread(partial(_write_turn, identity, turn, records, writes)))
 
 
 async def write_no_turn(identity: RunIdentity, number: int) -> None:
-    """Write that a run that another process has ended had no call of the model open in this turn."""
+    """Record that no model call was open in this turn of a run that another process has ended."""
     call_id = open_calls.turn_id(identity.response_id, number)
     extra = [open_calls.close(call_id), open_calls.no_usage(identity.response_id)]
     await writer.submit(Change(team_id=identity.team_id, extra=extra))
@@ -127,25 +127,26 @@ def _write_turn(
 ) -> Sequence[Row]:
     """Write the usage records of a turn and add them to its response. Return the records that were written.
 
-    Writes none that are stored already, or that another process records.
+    Records that are already stored, or that another process writes, are left out.
     """
     with scope.team(identity.team_id):
-        # Locked until the commit. A process that resumes or ends the run either reads the usage that is added here, or
-        # has changed the token before; then nothing is added that it has not counted.
+        # The row is locked until the commit. A process that resumes or ends the run either reads the usage that is
+        # added here, or it has already changed the token. In the second case, nothing is added.
         rows = Response.objects.select_for_update(no_key=True).filter(pk=identity.response_id)
         row = rows.values("lease_token", "turns").first()
         call_id = open_calls.turn_id(identity.response_id, turn.number)
         # A locked row is being turned into a record by another process. Waiting for it could deadlock.
         if lock(Reservation.objects.filter(pk=call_id)).exists():
-            # Another process has ended the run, and has left its open turn to this one.
+            # Another process has ended the run and expects this process to record the open turn.
             is_ours = True
         elif row is None:
             # The response was deleted.
             same = UsageRecord.objects.filter(object_id=identity.response_id, turn=turn.number)
             is_ours = not same.filter(endpoint=identity.endpoint, occurred_at__gte=turn.started_at).exists()
         else:
-            # A process that has resumed or ended the run has taken this one for dead, and records an estimate. A run
-            # that was stopped while its step was committed does not know whether the step counts.
+            # If the token differs, a process that resumed or ended the run considered this process dead and records an
+            # estimate. If the number of turns differs, the step that records the turn was committed, although the run
+            # was stopped during the commit.
             is_ours = row["lease_token"] == identity.lease_token and row["turns"] == turn.number
         kept = records if is_ours else ()
         added = [open_calls.added_usage(identity.response_id, record) for record in kept]
@@ -185,7 +186,7 @@ def finished_call_record(identity: RunIdentity, step: ToolFinished) -> Row | Non
 
 
 def abandoned_call_record(identity: RunIdentity, pending: PendingCall, *, at: datetime) -> Row | None:
-    """Return the usage record of a hosted call that has no item because the run has ended; None if it is free."""
+    """Return the usage record of a hosted call that was abandoned because the run has ended; None if it is free."""
     outcome, key = str(Finish.INTERRUPTED), PRICE_KEYS.get(pending.call.name)
     if (result := pending.result) is not None:
         outcome, key = _outcome_of_call(result), result.cost
@@ -198,7 +199,7 @@ def abandoned_call_record(identity: RunIdentity, pending: PendingCall, *, at: da
 
 def _outcome_of_call(result: ToolResult) -> str:
     if result.error == "timeout":
-        # Whether the call is charged is unknown.
+        # It is unknown if the call is charged.
         return str(Finish.INTERRUPTED)
     return "failed" if result.error else "completed"
 

@@ -1,4 +1,4 @@
-"""Usage records of upstream calls that are passed through. Runs write theirs together with the turn."""
+"""Usage records of upstream calls outside of runs. Runs write their usage records together with their turns."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -29,19 +29,19 @@ from tenants.prices import Maxima, PriceList, Quantities, possible_tiers
 from tenants.principal import Principal
 
 Spent = tuple[str, Usage]
-"""The id of the object that a call was for, and the usage of the call."""
+"""The id of the object for which a call was made, and the usage of the call."""
 
 
 def usage_columns(usage: Usage, prices: PriceList, *, at: datetime, tier: str = "") -> dict[str, Any]:
-    """Return the columns of a usage record: tokens by kind, service tier, cost, and the prices it is made of.
+    """Return the values of a usage record: tokens by kind, service tier, cost, and the prices that were applied.
 
-    `at` is when the call began, which decides about prices with a date. `tier` is that of a call without usage.
+    `at` is the start of the call, which decides which prices were valid. `tier` is used if `usage` has no service tier.
     """
     tier = usage.service_tier or tier
     quantities = Quantities(
         **{name: getattr(usage, name) for name in _QUANTITIES},
-        # A call that used nothing was refused or failed before it began. Each image counts as one call: with a price
-        # per call, a request for four images costs four times as much.
+        # A call without usage was refused or failed before it began, so it counts as no call. Each image counts as one
+        # call: with a price per call, a request for four images costs four times as much.
         calls=(usage.images or 1) if any(getattr(usage, name) for name in _QUANTITIES) or usage.images else 0,
     )
     cost = prices.cost(quantities, tier=tier, at=at)
@@ -54,13 +54,13 @@ def usage_columns(usage: Usage, prices: PriceList, *, at: datetime, tier: str = 
 
 
 def waive(record: Row) -> None:
-    """Set the cost of an estimated record to zero; its prices still say what the estimate would have cost."""
+    """Set the cost of an estimated record to zero. The record keeps the prices and so the cost of the estimate."""
     if record.values["estimated"] and record.values["cost"] is not None:
         record.values["cost"] = Decimal(0)
 
 
 _QUANTITIES = tuple({column.name for column in fields(Usage)} & {column.name for column in fields(Quantities)})
-# Cached audio and image tokens are in the applied prices only.
+# Cached audio and image tokens have no columns; they are only in the applied prices.
 _COLUMNS = tuple(
     {column.name for column in fields(Usage)} - {"cached_audio_tokens", "cached_image_tokens", "service_tier"}
 )
@@ -82,8 +82,8 @@ class ExpectedTokens:
 class RoutedCall:
     """One upstream call on behalf of a principal. Its duration counts from the creation of this object.
 
-    `attempts` are its HTTP requests, each of which gets a record. `estimate_input` estimates the input tokens of those
-    whose usage is unknown.
+    `attempts` are its HTTP requests, each of which gets a usage record. `estimate_input` returns an estimate of the
+    input tokens for requests whose usage is unknown.
     """
 
     principal: Principal
@@ -100,12 +100,15 @@ class RoutedCall:
 
     @property
     def may_repeat(self) -> bool:
-        """True if a request may be sent again that the upstream may charge for: no budget covers only the first one."""
+        """True if a request may be repeated after an attempt that the upstream may charge.
+
+        False if budgets apply, because the reservation covers only one attempt.
+        """
         return not any(reservation.amount[1] for reservation in self.reservations)
 
     @property
     def may_be_charged(self) -> bool:
-        """True if the upstream has received the last request, and has not answered with an error."""
+        """True if the upstream has received the last request and has not answered it with an error."""
         return bool(self.attempts) and self.attempts[-1].may_be_charged
 
     def post(self, path: str, body: dict[str, Any] | Form) -> AbstractAsyncContextManager[Answer]:
@@ -113,15 +116,15 @@ class RoutedCall:
         return post(self.route, path, body, attempts=self.attempts, options=PostOptions(may_repeat=self.may_repeat))
 
     def unreported(self, *, output_tokens: int = 0) -> Usage:
-        """Return the usage of a call whose upstream has reported none: an estimate, or nothing if it was refused."""
+        """Return the usage of a call without reported usage: an estimate, or no usage if the call was refused."""
         if not self.may_be_charged:
             return Usage()
         return Usage(input_tokens=self.estimate_input(), output_tokens=output_tokens, estimated=True)
 
     def input_usage(self, reported: object) -> Usage:
-        """Return the usage of a call that generates no tokens, such as embeddings: as reported, or an estimate."""
+        """Return the reported usage, or an estimate, of a call without output tokens, such as embeddings."""
         usage = reported_usage(reported)
-        # Every input has a token, so 0 means that the upstream does not count.
+        # Every input has at least one token, so 0 means that the upstream does not count tokens.
         return usage if usage is not None and usage.input_tokens else self.unreported()
 
     async def reserve(
@@ -133,10 +136,10 @@ class RoutedCall:
         is_request: bool = True,
         is_stream: bool = False,
     ) -> int | None:
-        """Reserve the limits that the call needs. Return the maximum of output that they allow if none is given.
+        """Reserve the limits that the call needs. Return the maximum of output tokens that they allow, or None.
 
-        `most` returns the largest quantities that the call can be billed for. `service_tier` is the requested one.
-        Without `is_request`, the call is part of a run, which has a place already. Raises the error of the limit that
+        `most` returns the largest quantities for which the call can be billed. `service_tier` is the requested tier.
+        Without `is_request`, the call belongs to a run, which already has a place. Raises the error of a limit that
         refuses the call.
         """
         principal = self.principal if is_request else await directory.awith_limits(self.principal)
@@ -145,7 +148,7 @@ class RoutedCall:
         bound = cache(most)
 
         def worst_cost(_: int, output_tokens: int) -> Decimal | None:
-            # Called only if a hard budget applies.
+            # This function is called only if a hard budget applies.
             maxima = bound()
             if maxima.output_tokens is None:
                 maxima = replace(maxima, output_tokens=output_tokens)
@@ -170,9 +173,9 @@ class RoutedCall:
         return grant.max_output_tokens if grant is not None else None
 
     async def open(self, object_id: str) -> None:
-        """Store the row from which the call is recorded if this process dies during it. `write` must follow.
+        """Store the row from which the call is recorded if this process dies during the call.
 
-        Nothing may be sent to the upstream before the row is stored.
+        Nothing may be sent to the upstream before the row is stored. After the call, `write` must be called.
         """
         estimate = self._record(
             Usage(input_tokens=self.estimate_input(), estimated=True),
@@ -190,7 +193,7 @@ class RoutedCall:
         try:
             await asyncio.shield(commit)
         except asyncio.CancelledError:
-            # The row may be stored nevertheless. Nothing was sent, and nothing will be.
+            # The row may have been stored nevertheless. It is deleted, because no request will be sent.
             await asyncio.wait([commit])
             extra = [write for reservation in self.reservations for write in reservation.settlement(())]
             await submit_new(Change(team_id=team_id, extra=[open_calls.close(self.id), *extra]))
@@ -212,12 +215,12 @@ class RoutedCall:
             raise
         finally:
             object_id, usage = spent(outcome)
-            # Also for a failed or interrupted call, which may have spent tokens. Shielded, because the request may be
-            # cancelled: the call was made all the same.
+            # A failed or interrupted call is recorded, too, as it may have used tokens. Shielded, because a call must
+            # be recorded even if its request is cancelled.
             await asyncio.shield(self.write(object_id=object_id, outcome=outcome, usage=usage))
 
     async def write(self, *, object_id: str, outcome: str, usage: Usage, rows: Sequence[Row] = ()) -> None:
-        """Write the usage record, also of a failed call. `rows` are inserted in the same transaction."""
+        """Write the usage records of a call, even if it failed. `rows` are inserted in the same transaction."""
         ended = now()
         lost = [
             self._record(
@@ -248,7 +251,7 @@ class RoutedCall:
         try:
             await submit_new(self._end(records, rows, call=CallGuard(call_id=self.id)))
         except LeaseLost:
-            # Another process considered this one dead, and has written an estimate.
+            # Another process considered this process dead and has already recorded an estimate.
             records = []
             await submit_new(self._end(records, rows))
         count_usage(records)
