@@ -1,1 +1,1 @@
-"""Runs: execution, recording, storage, and reading them back."""
+"""Runs: their execution, recording and storage, and queries for stored runs."""

@@ -1,7 +1,7 @@
-"""The recorder of a run: stores each step with its events and the rows they describe, and then releases the events.
+"""The recorder of a run: stores each step with its rows and events, and then releases the events to the client.
 
-It turns each step of the engine into bytes for the client and a change for the store. Steps that must not be lost are
-committed before their bytes are released. Deltas are released immediately and stored later, by the event log.
+The recorder converts each step of the engine to bytes for the client and a change for the store. Steps that must not be
+lost are committed before their bytes are released. Deltas are released immediately and stored later by the event log.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ _INSERT_DELIVERIES = announcement(guarded=GUARDED)
 class Recorder:
     """Records the steps of one run, in order.
 
-    A run that is resumed brings its `progress` and the number of its next event. `append` is for its conversation.
+    For a resumed run, pass its `progress` and the number of its next event. `append` is for a run with a conversation.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Recorder:
         self._append = append
 
     async def record(self, step: Step) -> bytes:
-        """Commit what must be stored before a step's bytes are released, and return these bytes.
+        """Store a step and return its bytes for the client. All steps except deltas are committed before the return.
 
         Raises `LeaseLost` if another process has ended or resumed the run.
         """
@@ -88,14 +88,14 @@ class Recorder:
         data = b""
         commit: asyncio.Future[bytes] | asyncio.Future[None]
         if is_large():
-            # From now on nothing else may take the events that belong to the step.
+            # Until the step is planned, the event log must not store the events that belong to the step.
             log.hold()
             commit = asyncio.create_task(self._store_large(step))
         else:
             data, change = self.plan(step)
             commit = log.submit(change)
-        # A cancellation must wait for the commit: only then is it known whether the step counts. If the run's last step
-        # was committed, the run is over and the cancellation came too late.
+        # A cancellation must wait for the commit, which decides if the step counts. If the last step of the run was
+        # committed, the run is over and the cancellation came too late.
         try:
             with spans.span(spans.Activity.STORAGE, "Commit", began=began):
                 await asyncio.shield(commit)
@@ -111,25 +111,26 @@ class Recorder:
 
     def _committed(self, step: Step) -> None:
         self.metrics.count(step, first_token_ms=self._progress.first_token_ms)
-        # Sent to Redis before the client receives the end of the run, so that its next request finds the place free.
+        # Settled before the client receives the end of the run, so that the client's next request finds the place free.
         if self._settlement is not None:
             self._settlement.settle()
             self._settlement = None
 
     def use(self, reservation: RunReservation) -> None:
-        """Record the run within this reservation."""
+        """Use this reservation for the run."""
         self._reservation = reservation
 
     def release_reservation(self) -> None:
-        """Release what the run still has reserved, because this process does not continue it. Does not wait."""
+        """Release the reservations of a run that this process does not continue, without waiting for it."""
         if self._reservation is not None:
             self._reservation.release()
 
     async def _store_large(self, step: Step) -> bytes:
-        """Commit a step and return its bytes, with the work in between in a thread.
+        """Commit a large step and return its bytes. The step is planned in a thread.
 
-        The terminal event contains the request's instructions and tools: 9 MB take the event loop up to 86 ms. Must not
-        be cancelled: the events that `plan` numbers would be missing in the log.
+        The terminal event contains the instructions and tools of the request. With 9 MB of them, `plan` would block the
+        event loop for up to 86 ms. Do not cancel this coroutine, because the log would lack the events that `plan` has
+        numbered.
         """
         try:
             data, change = await in_thread(partial(self.plan, step))
@@ -139,9 +140,9 @@ class Recorder:
         return data
 
     def plan(self, step: Step) -> tuple[bytes, Change]:
-        """Return a step's bytes, and the change that stores the step with all events that are not stored yet."""
-        # Even a large batch of events is not stored before the step: if the run has lost its lease, its terminal
-        # event must never reach the log.
+        """Return the bytes of a step, and the change that stores the step and all events that are not stored yet."""
+        # Even a large batch of events is not stored before the step, because if the run has lost its lease, its
+        # terminal event must not be in the log.
         data = self.log.append(step.events)
         identity = self._identity
         rows: list[Row] = []
@@ -151,7 +152,7 @@ class Recorder:
         match step:
             case TurnEnded() | RunEnded():
                 turn = self._turn_rows(step.turn) if step.turn else []
-                # Also written for unstored responses: an approval holds digests, but no content.
+                # Approvals are written for unstored responses, too: they contain digests, but no content.
                 approvals = [
                     new_row(
                         Approval,
@@ -192,7 +193,8 @@ class Recorder:
                 pass
             case never:
                 assert_never(never)
-        # The row of a turn holds the spans before it. A run may also end without a turn, or fail in its preparation.
+        # The row of a turn contains the spans before the turn. A run may also end without a turn, or fail while it is
+        # prepared.
         measured = None
         if isinstance(step, RunEnded | ToolsPrepared) and not any(row.table is Turn for row in rows):
             measured = spans.take(identity.created_at) or None
@@ -210,7 +212,7 @@ class Recorder:
                 unwritten, write = self._append.at_end(identity.response_id, keeps=keeps)
                 rows += unwritten
                 extra.append(write)
-            # Webhook events exist for background responses only: other clients receive the end themselves.
+            # Webhook events are sent only for background responses, because other clients receive the end directly.
             if identity.background:
                 event = event_row(
                     team_id=identity.team_id,
@@ -244,7 +246,7 @@ class Recorder:
         return data, Change(team_id=identity.team_id, insert=insert, update=update, calls=calls, extra=extra)
 
     async def record_usage(self, turn: TurnRecord) -> None:
-        """Write the usage record of a turn that no step will record, unless another process accounts for it."""
+        """Write the usage records of a turn that no step will record, unless another process records the turn."""
         identity, settlement = self._identity, None
         records = turn_records(identity, turn)
         if self._reservation is not None:
@@ -257,11 +259,11 @@ class Recorder:
             settlement.settle()
 
     async def record_no_usage(self, number: int) -> None:
-        """Record that a run that another process has ended had no model call open."""
+        """Record that no model call was open in a run that another process has ended."""
         await run_usage.write_no_turn(self._identity, number)
 
     def count_lost(self, turn: TurnRecord) -> list[Row]:
-        """Add a call that was lost with another process to the totals of the run. Return its usage records."""
+        """Add a call to the totals of the run that was lost because another process died. Return its usage records."""
         records = turn_records(self._identity, turn)
         self._progress.add_usage(turn, records)
         return records
@@ -285,7 +287,7 @@ class Recorder:
             started_at=turn.started_at,
             first_token_at=result.first_token_at,
             ended_at=turn.ended_at,
-            # The next turn reads it, possibly in another process that has resumed the run.
+            # Stored for the next turn, which may run in another process that has resumed the run.
             discarded=asdict(turn.discarded) if turn.discarded is not None and identity.stored else None,
             # Upstreams may send texts of any length, but the columns are limited.
             finish_reason=(result.finish_reason or "")[:40] or None,
@@ -296,7 +298,7 @@ class Recorder:
         return [row, *usage_records]
 
     def _finished_call(self, step: ToolFinished) -> CallUpdate:
-        """Return the new state of a hosted call, whose items have their positions already."""
+        """Return the new state of a hosted call. Its items must already have their positions."""
         result = step.result
         return self._update(
             step.call.call_id,
@@ -314,7 +316,7 @@ class Recorder:
         rows: list[Row] = []
         progress = self._progress
         for item in items:
-            # The preview of an output is its last message, or its first item with text while there is no message.
+            # The preview of an output is its last message or, as long as there is no message, its first item with text.
             if stored and item.body["type"] != "mcp_list_tools":
                 text = preview(item.body)
                 is_message = item.body["type"] == "message"
@@ -368,7 +370,7 @@ class Recorder:
 
 
 def _stored_error(ending: Ending, *, is_stored: bool) -> Mapping[str, Any] | None:
-    """Return the error to store. For an unstored response it omits the upstream's text, which may repeat content."""
+    """Return the error to store. For an unstored response, the upstream's text is left out: it may repeat content."""
     failure = ending.failure
     if ending.error is None or is_stored or failure is None or not failure.general:
         return ending.error

@@ -1,7 +1,7 @@
-"""Execute runs in this process: one task per run, with at most one client attached, and a registry of all of them.
+"""Execute runs in this process: one task per run, with at most one client attached, and a registry of all runs.
 
-A run belongs to the process, not to the client's connection. A JSON request and a stream read the same task. When the
-client disconnects, a setting of the team decides how much longer the run continues.
+A run belongs to the process and not to the connection of its client. JSON requests and streams are served by the same
+task. When the client disconnects, a setting of the team decides for how long the run continues.
 """
 
 import asyncio
@@ -48,25 +48,25 @@ from responses.runs.recorder import Recorder
 from responses.runs.store import LeaseLost
 
 logger = logging.getLogger(__name__)
-# Intervals of a process's check for lost runs, without notifications and with them: a notification may be lost.
+# Intervals at which a process checks for lost runs, without notifications and with notifications, which may be lost.
 _POLL_SECONDS, _NOTIFIED_POLL_SECONDS = 0.5, 3.0
-# The time in which a process that shuts down stores a group of runs.
+# Within this time, a process that shuts down stores a group of runs.
 _NOTIFY_SECONDS = 0.03
-# Without a step for this long, a run waits: chunks and tool calls of active runs follow each other faster.
+# A run without a step for this time counts as waiting: the chunks and tool calls of active runs come faster.
 _WAITS_AFTER_SECONDS = 0.25
 _INTERNAL_ERROR = Failure.of(ServerError())
 _CANCELLED = Ending(status="cancelled")
-# Final, because most of these runs were cancelled or deleted, which a repeated request would undo.
+# Marked as final, so that clients do not retry: most of these runs were cancelled or deleted on purpose.
 _ENDED_ELSEWHERE = Failure.of(ServerError("The run was ended by another process.", headers=FINAL))
 
 
 class StreamFormat(Protocol):
-    """Format of a client's stream other than that of the Responses API. The event log does not depend on it."""
+    """Format of a client's stream that is not the format of the Responses API. The event log does not depend on it."""
 
     ping: bytes
 
     def open(self, events: Sequence[Event], *, input_tokens: int) -> bytes:
-        """Return the bytes of the first events. The number of input tokens is an estimate."""
+        """Return the bytes of the first events. `input_tokens` is an estimate."""
         ...
 
     def write(self, step: Step) -> bytes:
@@ -74,7 +74,7 @@ class StreamFormat(Protocol):
         ...
 
     def close(self) -> bytes:
-        """Return the bytes that end the stream of a run that has ended without a last event."""
+        """Return the bytes that end the stream of a run that has no terminal event."""
         ...
 
 
@@ -89,10 +89,11 @@ class AssembledRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunClient:
-    """The client that created a run, and the form of its stream.
+    """The client that created a run, and the format of its stream.
 
-    `opening` holds the bytes of the first events, which follow from the committed response. Without a `stream_format`
-    the stream has the format of the Responses API. A stream waits for the `first_answer` of the upstream.
+    `opening` are the bytes of the first events, which are sent after the response is committed. Without a
+    `stream_format`, the stream has the format of the Responses API. A stream waits for the `first_answer` of the
+    upstream.
     """
 
     opening: bytes = b""
@@ -102,25 +103,27 @@ class RunClient:
 
 
 class Stop(IntEnum):
-    """Reason for which a run stops before its own end. A later one takes precedence over those before it."""
+    """Reason why a run stops before its own end. If there are several, the reason that is listed last is used."""
 
     NONE = auto()
     AFTER_STEP = auto()
-    """A worker continues it after the next step from which one can resume."""
+    """The run stops after the next step from which a worker can resume it."""
     END = auto()
-    """It ends as `cancelled` or `failed`."""
+    """The run ends as `cancelled` or `failed`."""
     NOW = auto()
-    """A worker continues it and repeats the open turn."""
+    """The run stops immediately. A worker resumes it and repeats the open turn."""
     LOST = auto()
-    """Another process has ended or resumed it."""
+    """Another process has ended or resumed the run."""
 
 
 class LiveRun:
     """A run in this process.
 
-    `grace_seconds` is how long a stored run continues without its client; None: until it ends. An unstored run stops
-    immediately. `claim` is the worker's claim of a background run. Only the client of a streamed run gets bytes.
-    `encrypted_secrets` returns the data of the request that workers need besides the stored data.
+    - `grace_seconds`: the time for which a stored run continues without its client; None: until it ends. An unstored
+      run stops immediately.
+    - `client`: the client that created the run. It receives bytes only if the run is streamed.
+    - `claim`: the worker's claim of a background run.
+    - `encrypted_secrets`: returns the data of the request that workers need in addition to the stored data.
     """
 
     def __init__(
@@ -138,7 +141,7 @@ class LiveRun:
         self.claim = claim
         self.end: RunEnded | None = None
         self.leased_until = lease_until()
-        # The database could not be asked about the lease since it was last renewed.
+        # True if the database was unavailable when the lease was to be checked or renewed.
         self.misses_database = False
         self._run = assembled.run
         self._recorder = assembled.recorder
@@ -148,16 +151,16 @@ class LiveRun:
         self._encrypted_secrets = encrypted_secrets
         self._stream = ClientStream(
             ping=PING if self._format is None else self._format.ping,
-            # Clients of a run in a worker read its log instead.
+            # Clients of a run in a worker read the event log instead.
             has_reader=identity.streamed and not identity.in_worker,
         )
         self._stream.put(client.opening)
         self.next_sequence = self._recorder.log.next_sequence
-        """The number of the event after those that the client has received, once `frames` has ended."""
+        """The number of the next event. After the end of `frames`, the client has received all events before it."""
         self._task: asyncio.Task[None] | None = None
         self._is_over = asyncio.Event()
         self._stop = Stop.NONE
-        # Set while the end is written, or the run is left to a worker: from then on it cannot be stopped.
+        # Set when the end of the run is being written, or the run is left to a worker. Then the run cannot be stopped.
         self._is_ending = False
         self._notify_workers: Callable[[], None] | None = None
         self._ending = _CANCELLED
@@ -176,9 +179,9 @@ class LiveRun:
     # -- for the client ------------------------------------------------------------------------------------------------
 
     async def opened(self) -> None:
-        """Wait until the upstream has begun to answer, for at most two seconds without a sign of it.
+        """Wait until the upstream begins to answer, but at most for two seconds after each request.
 
-        Raises an API error if the run has failed before. Otherwise, `frames` has the stream.
+        Raises an API error if the run has failed before. Otherwise, the stream can be read from `frames`.
         """
         if self._first_answer is not None:
             await self._first_answer.wait()
@@ -188,7 +191,7 @@ class LiveRun:
                 raise failure.as_api_error()
 
     def frames(self, disconnect: Callable[[], None] | None = None) -> AsyncGenerator[bytes, None]:
-        """Return the bytes of the stream as they become ready, with pings in between (see `ClientStream.read`).
+        """Return the stream of bytes for the client, with pings in between (see `ClientStream.read`).
 
         Raises `ConnectionCut` if another process continues the run, and `DatabaseUnavailable` if its end could not be
         stored.
@@ -196,12 +199,12 @@ class LiveRun:
         return self._stream.read(disconnect)
 
     def _release_client(self, error: Exception | None = None) -> None:
-        """Let the client wait no longer."""
+        """End the stream, and wake the callers that wait for the end of the run."""
         self._stream.close(ConnectionCut() if self.end is None else error)
         self._is_over.set()
 
     async def finished(self) -> RunEnded:
-        """Wait until the run has ended and return its end; without its database, until the client's time is over."""
+        """Wait until the run has ended and return its end. If the database is unavailable, the wait is limited."""
         if self._task is not None:
             # A client that stops waiting does not cancel the run.
             await self._is_over.wait()
@@ -210,12 +213,12 @@ class LiveRun:
         return cast("RunEnded", self.end)
 
     async def stored(self) -> None:
-        """Wait until everything was stored that can be stored."""
+        """Wait until the run has stored everything that it can store."""
         if self._task is not None:
             await asyncio.shield(self._task)
 
     def detach(self) -> None:
-        """Continue without the client for the team's grace period, then cancel the run."""
+        """Let the run continue without the client for the team's grace period, and then cancel it."""
         self._stream.drop_reader()
         if self._grace_seconds is None or self._task is None or self._task.done():
             return
@@ -250,11 +253,11 @@ class LiveRun:
     def _stop_now(self, reason: Stop) -> None:
         self._stop = max(self._stop, reason)
         if self._task is not None and not self._task.done():
-            # Deferred: a task that is cancelled before its first step never runs, and would not store its end.
+            # Deferred, because a task that is cancelled before its first step never runs, and would not store its end.
             self._task.get_loop().call_soon(self._interrupt)
 
     def _interrupt(self) -> None:
-        # An end that is being written must be written completely.
+        # Writing the end of the run must not be interrupted.
         if self._task is not None and not self._is_ending:
             self._task.cancel()
 
@@ -272,27 +275,27 @@ class LiveRun:
 
     @property
     def can_be_handed_over(self) -> bool:
-        """True if its client can continue to read from the event log, while a worker continues the run."""
+        """True if a worker can continue the run while the client continues to read the event log."""
         return self.identity.stored and self.identity.streamed and self._format is None and not self.identity.in_worker
 
     @property
     def waits(self) -> bool:
-        """True if it only waits, for a tool or for the upstream, and uses neither this process nor the database."""
+        """True if the run only waits for a tool or the upstream, and uses neither this process nor the database."""
         return not self._is_recording and time.monotonic() - self._recorded_at > _WAITS_AFTER_SECONDS
 
     @property
     def is_stopping(self) -> bool:
-        """True if it was asked to stop immediately without ending the response."""
+        """True if the run was asked to stop immediately without ending the response."""
         return self._stop >= Stop.NOW
 
     def hand_over_after_step(self, notify_workers: Callable[[], None]) -> None:
-        """Leave the run to the workers, which are notified, after the next step from which one can resume."""
+        """After the next step from which a worker can resume the run, leave it to the workers and notify them."""
         self._notify_workers = notify_workers
         self.stop_after_step()
 
     async def _leave_to_successor(self, unfinished: TurnRecord | None = None) -> None:
-        # The events that followers have received must be stored, and the tokens of the unfinished turn accounted for:
-        # the other worker requests that turn again and pays for it again.
+        # The events that followers have received must be stored. The tokens of the unfinished turn must be recorded,
+        # because the other worker requests the turn again and its tokens are paid a second time.
         self._is_ending = True
         unfinished = unfinished or self._run.interrupt(Ending(status="cancelled")).turn
         try:
@@ -304,7 +307,7 @@ class LiveRun:
             await self._end_unstored()
 
     async def _hand_over(self) -> None:
-        """Let workers claim the run, if it is to be handed over and has not ended."""
+        """Release the run to the workers, if it shall be handed over and has not ended."""
         if self._notify_workers is None or self.end is not None:
             return
         self._is_ending = True
@@ -319,7 +322,7 @@ class LiveRun:
     # -- without a client ----------------------------------------------------------------------------------------------
 
     async def _cancel_unless_followed(self, grace_seconds: float) -> None:
-        # A client may have reconnected on another node: while it follows the log there, the run continues.
+        # The client may have reconnected to another process. While it follows the log there, the run continues.
         wait = grace_seconds
         while wait > 0:
             await asyncio.sleep(wait)
@@ -336,14 +339,14 @@ class LiveRun:
     # -- the task ------------------------------------------------------------------------------------------------------
 
     async def _execute(self) -> None:
-        # For all lines that the run's code logs, also in a worker, far from the request that created it.
+        # Added to all log lines of the run, because a run in a worker is outside of the request that created it.
         bind_contextvars(request_id=self.identity.request_id, response=self.identity.response_id)
         try:
             async with aclosing(self._run.steps()) as steps:
                 async for step in steps:
                     if self._stop is Stop.NOW and isinstance(step, TurnEnded | TurnDiscarded | RunEnded):
-                        # Code of the turn may have caught the cancellation and turned it into a regular end. Recording
-                        # that would end the response, but another worker is to resume it.
+                        # Code of the turn may have caught the cancellation and converted it to a regular end. This step
+                        # must not be recorded, because it would end the response, which another worker resumes.
                         await self._leave_to_successor(step.turn)
                         return
                     await self._record(step)
@@ -366,7 +369,7 @@ class LiveRun:
                 logger.exception("run failed", extra={"response": self.identity.response_id})
                 await self._end(failed(_INTERNAL_ERROR))
             else:
-                # A worker's run is not ended: another worker resumes it once its lease has expired.
+                # A worker does not end the run, because another worker resumes it when its lease has expired.
                 logger.exception("a run has lost its database", extra={"response": self.identity.response_id})
                 if not self.identity.in_worker:
                     await self._end(failed(DATABASE_LOST), was_without_database=True)
@@ -379,7 +382,7 @@ class LiveRun:
                 self._grace.cancel()
 
     async def _record(self, step: Step) -> None:
-        # Until the step is committed, `_end_unstored` must be able to record its usage.
+        # If the commit fails, `_end_unstored` records the usage of this turn.
         self._unaccounted = step.turn if isinstance(step, TurnEnded | TurnDiscarded | RunEnded) else None
         self._is_recording = True
         try:
@@ -389,7 +392,7 @@ class LiveRun:
         self._unaccounted = None
         if self._format is not None:
             data = self._format.write(step)
-        # Only now: what could not be committed has numbers as well, and never reaches the client.
+        # Set after the commit, because events that could not be committed have numbers, too, but no client gets them.
         self.next_sequence = self._recorder.log.next_sequence
         if isinstance(step, RunEnded):
             self.end = step
@@ -402,7 +405,7 @@ class LiveRun:
             await self._stream.wait_for_reader()
 
     async def _end(self, ending: Ending, *, was_without_database: bool = False) -> None:
-        """Interrupt the run and store its terminal state."""
+        """Interrupt the run and store its final state."""
         self._is_ending = True
         if self.end is not None:
             return
@@ -416,21 +419,21 @@ class LiveRun:
             await self._end_unstored(was_without_database=is_unavailable(error))
 
     async def _end_unstored(self, *, was_without_database: bool = False) -> None:
-        """End a run whose end this process cannot store, mostly because another one has, and record its usage."""
+        """End a run without storing its end, usually because another process has ended it, and record its usage."""
         self._is_ending = True
         if self.end is not None:
             return
-        # Without the database for so long, other processes have considered the run dead.
+        # If the database was unavailable until the lease expired, other processes have considered the run dead.
         was_without_database |= self.misses_database or expired_before() > self.leased_until
-        # The end is only for the client of this connection; nothing of it is stored.
+        # This end is only for the client of this process, and is not stored.
         self.end = self._run.interrupt(failed(DATABASE_LOST if was_without_database else _ENDED_ELSEWHERE))
         if not was_without_database:
             self._stream.put(DONE_FRAME if self._format is None else self._format.close())
         elif not self.identity.in_worker:
-            # The client need not wait any longer; the rest has its own time limit.
+            # The client need not wait any longer. Recording the usage has its own time limit.
             self._release_client(DATABASE_LOST.as_api_error())
             wait_limit.start()
-        # The turn that was interrupted just now, or the one whose end could not be stored.
+        # The turn that was interrupted just now, or the turn whose end could not be stored.
         turn = self.end.turn or self._unaccounted
         try:
             if turn is None:
@@ -442,7 +445,7 @@ class LiveRun:
 
 
 class _Registry:
-    """The live runs of this process. Renews their leases, and stops runs that this process has lost."""
+    """The live runs of this process. The registry renews their leases, and stops runs that the process has lost."""
 
     def __init__(self) -> None:
         self._runs: set[LiveRun] = set()
@@ -468,7 +471,7 @@ class _Registry:
 
     async def _renew_leases(self) -> None:
         while self._runs:
-            # Three times per lease, so that the lease survives a renewal that fails or skips a locked row.
+            # Leases are renewed three times per lease period, so that a renewal may fail or skip a locked row.
             await asyncio.sleep(settings.LEASE_SECONDS / 3)
             runs = {run.identity.response_id: run for run in self._runs}
             until = lease_until()
@@ -521,9 +524,9 @@ class _Registry:
 
 
 def _has_effects(step: Step) -> bool:
-    """Return true if the client must learn from events what the run has done, although no model was called."""
-    # If the client repeated the request, it would repeat the effects of the calls that it has approved. If a tool
-    # server cannot be used, the events name it.
+    """Return true if the client needs the events of the run even though no model has answered yet."""
+    # Approved calls have effects, which the client would repeat if it got an error and repeated the request. If a tool
+    # server cannot be used, only the events name the server.
     return isinstance(step, ToolsStarted) or (isinstance(step, ToolsPrepared) and step.failure is not None)
 
 
@@ -536,10 +539,11 @@ def live_runs() -> int:
 
 
 async def drain(*, seconds_left: Callable[[], float], notify_workers: Callable[[], None]) -> None:
-    """Let the runs of this process end in the time that is left, and hand over to workers what they can continue.
+    """Let the runs of this process end in the remaining time, and hand over runs that workers can continue.
 
-    A streamed, stored run is handed over after its next step. If too few end or reach one, the turns of others are
-    interrupted evenly over the time, and workers repeat them. All other runs fail when the time is over.
+    A streamed, stored run is handed over after its next step. If too few runs end or reach a step, the turns of other
+    runs are interrupted, spread evenly over the time, and workers repeat these turns. Runs that cannot be handed over
+    fail when the time is over.
     """
     seconds, notification = seconds_left(), _Notification(notify_workers)
     first: int | None = None
@@ -548,7 +552,7 @@ async def drain(*, seconds_left: Callable[[], float], notify_workers: Callable[[
         for run in movable:
             run.hand_over_after_step(notification.soon)
         first = len(movable) if first is None else first
-        # The newest first, because the least of their turns has to be repeated.
+        # The newest runs come first, because the smallest part of their turns has to be repeated.
         movable.sort(key=lambda run: run.identity.created_at, reverse=True)
         for run in movable[: surplus(len(movable), first=first, part_left=left / seconds)]:
             run.stop_now()
@@ -571,13 +575,13 @@ class _Notification:
         self._is_due = False
 
     def soon(self) -> None:
-        """Notify within `_NOTIFY_SECONDS`."""
+        """Send the notification within `_NOTIFY_SECONDS`."""
         if not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_later(_NOTIFY_SECONDS, self.send)
 
     def send(self) -> None:
-        """Notify now if it is due."""
+        """If a notification was requested, send it now."""
         if self._is_due:
             self._is_due = False
             self._notify()

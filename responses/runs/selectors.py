@@ -1,4 +1,4 @@
-"""Read responses, chains and items. Every function runs inside a scope (`tenants.scope`) that sees the rows."""
+"""Read responses, chains and items. Call every function inside a scope (`tenants.scope`) that sees the rows."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -21,14 +21,14 @@ from engine.events.types import Body
 from engine.turn import Usage
 from responses.models import HAS_METADATA, Response
 
-# Newest first: the response itself, its predecessor, and so on to the beginning of the chain. The recursive step has no
-# condition on the team: a predecessor always belongs to the same team, row-level security enforces that, and with the
-# condition PostgreSQL might scan the team's responses at each step.
+# The recursion starts with the response itself and continues with its predecessors up to the beginning of the chain.
+# The recursive step has no condition on the team: a predecessor always belongs to the same team, row-level security
+# enforces this, and with the condition PostgreSQL might scan the team's responses at each step.
 #
-# A chain may start in a conversation. It is read back only to the latest response with a compaction item, because
-# models read nothing before that.
+# A chain may start in a conversation. The chain is read back only to the latest response with a compaction item,
+# because models do not read older items.
 #
-# The shape of the query fixes its plan: one index look-up for each response, placement and item (8 ms for 1,000 turns).
+# The form of the query fixes its plan: one index look-up for each response, placement and item (8 ms for 1,000 turns).
 # The statistics of a table with a very long conversation make plain joins read the whole tables (1.3 s with a million
 # items), hence `OFFSET 0`, and `LIMIT 1` instead of EXISTS. Bodies are joined last, so that they are not sorted.
 _OPENS = """coalesce((
@@ -70,9 +70,9 @@ ORDER BY context.depth DESC, context.is_output, context.position
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """A response and its predecessors: its own status, and the inputs and outputs of the chain, oldest first.
+    """A response and its predecessors: the status of the response, and the items of the whole chain, oldest first.
 
-    The first `settled` items are all except the response's own output. A successor cannot answer calls among them.
+    The first `settled` items are all items except the response's own output. A successor cannot answer calls in them.
     """
 
     status: str
@@ -81,10 +81,10 @@ class Chain:
 
 
 def chain(*, team_id: str, response_id: str) -> Chain | None:
-    """Return the context of a successor of this response, or None if there is no such stored response.
+    """Return the chain that ends with this response, or None if there is no such stored response.
 
-    It takes a query, whatever the length of the chain, and another one for a conversation at its beginning; the cost is
-    proportional to the items returned.
+    Executes one query, whatever the length of the chain, and a second query if the chain begins in a conversation. The
+    cost is proportional to the number of items returned.
     """
     with connection.cursor() as cursor:
         cursor.execute(_CHAIN, {"id": response_id, "team": team_id})
@@ -108,7 +108,7 @@ def reject_oversized_context(characters: int) -> None:
 
 
 def outputs(responses: Sequence[Response]) -> dict[str, list[Body]]:
-    """Return the output items of some responses, by response id."""
+    """Return the output items of these responses, by response id."""
     places = Placement.objects.filter(owner__in=[response.pk for response in responses], section=Section.OUTPUT)
     by_owner: dict[str, list[Body]] = defaultdict(list)
     for owner, body in places.order_by("owner", "position").values_list("owner", "item__body"):
@@ -117,7 +117,7 @@ def outputs(responses: Sequence[Response]) -> dict[str, list[Body]]:
 
 
 def public_body(response: Response, output: list[Body], *, include: frozenset[str] = frozenset()) -> Body:
-    """Return the response object as its terminal event contained it. `include` adds parts of its items."""
+    """Return the response object, the same as in its terminal event. `include` adds optional parts of its items."""
     usage = Usage(
         input_tokens=response.input_tokens,
         cached_tokens=response.cached_tokens,
@@ -133,7 +133,7 @@ def public_body(response: Response, output: list[Body], *, include: frozenset[st
         service_tier=response.service_tier or "default",
         moderation=response.moderation,
     )
-    # As in the events: `usage` is null until it is final, and if no model was called.
+    # Same as in the events: `usage` is null until it is final, and if no model was called.
     is_final = response.ended_at is not None and not response.has_open_call
     body = response_body(
         response.parameters,
@@ -143,19 +143,22 @@ def public_body(response: Response, output: list[Body], *, include: frozenset[st
         ending=ending,
         include=include | response.included,
     )
-    # Equal to those of the parameters, unless they were changed, but sorted by the type of their column.
+    # The column has the metadata of the parameters, unless they were changed, but in another order.
     return body if body.get("metadata") == response.metadata else {**body, "metadata": response.metadata}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgress:
-    """`ahead`: the team's responses that have waited longer, counted up to 1,000. `tool`: the tool that is running."""
+    """Progress of a run. `ahead` is the number of the team's responses that have waited longer, at most 1,000.
+
+    `tool` is the name of the tool that is running, if any.
+    """
 
     ahead: int
     tool: str | None
 
 
-# Annotations are read together with the response, so that a poll costs a single query.
+# Annotations that are read together with the response, so that a poll executes a single query.
 PROGRESS_COLUMNS: Mapping[str, BaseExpression] = {
     "_ahead": RawSQL(
         """CASE WHEN responses_response.status = 'queued' THEN (
@@ -201,7 +204,7 @@ class ResponseFilter:
 
 def list_responses(*, team_id: str, filters: ResponseFilter, page: PageRequest) -> Page[Response]:
     """Return a page of a team's stored responses, ordered by creation time."""
-    # Without the columns that only the console shows.
+    # Columns that only the console shows are not read.
     rows = Response.objects.filter(team_id=team_id, stored=True).defer("spans", "claims")
     conditions = {
         "model": filters.model,
@@ -249,7 +252,7 @@ _MAX_DEPTH = 1000
 
 
 def count_earlier_items(*, response: Response) -> int:
-    """Return the number of items of chain and conversation before the response's own, up to 1,000 responses back."""
+    """Return the number of chain and conversation items before the response. Counts at most 1,000 earlier responses."""
     if response.previous_response_id is None and response.history_id is None:
         return 0
     with connection.cursor() as cursor:

@@ -1,8 +1,8 @@
-"""Write the results of runs: changes that are committed in groups, each guarded by the lease of its run.
+"""Write the results of runs as changes, which are committed in groups. Each change is guarded by the lease of its run.
 
-A change inserts rows and may update its response. The update is conditional: it names the lease token and applies only
-to a response that has not ended. If it matches no row, because the run was cancelled or resumed by another process,
-nothing of the change is written.
+A change inserts rows and may update its response. The update is conditional: it applies only to a response that has
+this lease token and has not ended. If it matches no row, because the run was cancelled or resumed by another process,
+the whole change is left out.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class LeaseLost(Exception):
 
 
 class ReservationLost(Exception):
-    """The change was not written: the limits' state was rebuilt without its reservation, which must be made again."""
+    """The change was not written: the state of the limits was rebuilt without its reservation. Make it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class ResponseUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseGuard:
-    """The guard of a change that updates no response, such as a batch of events: the lease must be held."""
+    """The guard of a change that updates no response, such as a batch of events: the run must still have its lease."""
 
     response_id: str
     lease_token: int
@@ -77,7 +77,7 @@ class LeaseGuard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockGuard:
-    """The guard of a change that stores a response: it must hold the lock of its conversation."""
+    """The guard of a change that stores a response: the response must have the lock of its conversation."""
 
     response_id: str
     conversation_id: str
@@ -85,7 +85,7 @@ class LockGuard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredecessorGuard:
-    """The guard of a change that stores a response: its predecessor must still exist."""
+    """The guard of a change that stores a response: the predecessor of the response must still exist."""
 
     response_id: str
     previous_id: str
@@ -100,9 +100,9 @@ class CallGuard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationGuard:
-    """The guard of a change that stores a reservation: the state of the team's limits must be the one it was made in.
+    """The guard of a change that stores a reservation: the team's limits must still have the same epoch.
 
-    `reservation_id` stands for the change if it has no other guard.
+    If the change has no other guard, it is identified by `reservation_id`.
     """
 
     reservation_id: str
@@ -128,9 +128,9 @@ class CallUpdate:
 class ExtraWrite(NamedTuple):
     """A write of another module that belongs to a change: a statement over a JSON document.
 
-    The document is the statement's only parameter (`$1::json`, an array of rows). Each row has the keys of `row` and
-    `guard`, the guarded response: write a row only where `GUARDED` holds. Writes with equal statements share one
-    document.
+    The document is the only parameter of the statement (`$1::json`, an array of rows). Each row has the keys of `row`
+    and the key `guard` with the id of the guarded response. The statement must write a row only if `GUARDED` is true
+    for it. Writes with equal statements share one document.
     """
 
     statement: Statement
@@ -154,12 +154,12 @@ class Change:
 
     @property
     def response_guard(self) -> "ResponseUpdate | LeaseGuard | LockGuard | PredecessorGuard | None":
-        """The guard by a response, if there is one."""
+        """The guard that depends on a response, if there is one."""
         return self.update or self.lease or self.lock or self.predecessor
 
     @property
     def guard(self) -> str | None:
-        """The id of the response, call or reservation whose guard decides, or None if the change is always written."""
+        """The id of the guarded response, call or reservation, or None if the change is always written."""
         if (guard := self.response_guard) is not None:
             return guard.response_id
         if self.call is not None:
@@ -167,14 +167,16 @@ class Change:
         return self.reservation.reservation_id if self.reservation else None
 
 
-# A group is a transaction of few fixed statements, so that each is prepared once for a connection: one for the
-# settings, one for each kind of guard that occurs, and one for each table that gets rows. The guards collect the
-# responses for which they hold in a setting of the transaction, which the statements after them read.
+# A group is a transaction of a few fixed statements, so that each statement is prepared once for a connection. There is
+# one statement for the settings, one for each kind of guard in the group, and one for each table into which rows are
+# inserted. The guards collect the ids for which they are fulfilled in a setting of the transaction, and the following
+# statements read this setting.
 #
-# A prepared plan outlives the statistics that it was made with, and a table that was small then must not be read as a
-# whole for every group later. So only index scans and nested loops are allowed, and the keys are given twice: in the
-# join, and as an array (`_one_of`), without which the planner starts from all rows of an empty table (5 ms for each
-# update of a response while it grew to 3,000 rows). The planner would also try five plans for particular values first.
+# A prepared plan is used even when its statistics are outdated: a table that was small when the plan was made must not
+# be scanned for every group later. So only index scans and nested loops are allowed, and the keys are given twice: in
+# the join and as an array (`_one_of`). Without the array, the planner starts from all rows of an empty table (5 ms for
+# each update of a response while the table grew to 3,000 rows). The generic plan is forced, because the planner would
+# otherwise first make five plans for particular values.
 BEGIN = Statement("""
     SELECT set_config('app.team_ids', $1, true), set_config('app.held', '', true),
         set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
@@ -182,16 +184,16 @@ BEGIN = Statement("""
 """)
 _HELD = "string_to_array(current_setting('app.held'), ',')"
 GUARDED = f"(guard IS NULL OR guard = ANY ((SELECT {_HELD})::text[]))"
-"""SQL condition of a row that is written: it has no guard, or its guard holds."""
+"""SQL condition for writing a row: the row has no guard, or its guard is fulfilled."""
 
 
 def _one_of(column: str, name: str) -> str:
-    """Return the condition that a column has one of the values of `name` in the document."""
+    """Return the SQL condition that a column has one of the values of the key `name` in the document."""
     return f"{column} = ANY (ARRAY(SELECT {name} FROM json_to_recordset($1::json) AS key ({name} text)))"  # noqa: S608
 
 
 def _guard(condition: str) -> Statement:
-    """Return the statement that checks a kind of guard; `condition` returns the ids of responses for which it holds."""
+    """Return the statement that checks one kind of guard. `condition` selects the ids for which it is fulfilled."""
     return Statement(f"""
         WITH holding AS ({condition}), ids AS (SELECT string_agg(id, ',') AS list FROM holding)
         SELECT list, set_config('app.held', concat_ws(',', nullif(current_setting('app.held'), ''), list), true)
@@ -199,8 +201,8 @@ def _guard(condition: str) -> Statement:
     """)  # noqa: S608 - constants only
 
 
-# `status` and `ended_at` change together: check constraints tie them to each other. Secrets are erased with the end of
-# the run, because only a run that is resumed needs them.
+# Check constraints require that `status` and `ended_at` change together. Secrets are erased at the end of the run,
+# because they are needed only to resume it.
 _ADVANCED = _guard(f"""
     UPDATE responses_response AS response SET
         status = new.status,
@@ -270,8 +272,9 @@ _OPEN = _guard(f"""
     WHERE {_one_of("call.id", "call_id")}
     FOR UPDATE OF call
 """)  # noqa: S608 - constants only
-# The last guard, because it revokes others: a change whose reservation was lost is marked by "!". FOR SHARE: a rebuild
-# of the limits' state waits for this commit and then finds the reservation, or this statement waits for the rebuild.
+# This guard is checked last, because it revokes other guards: the id of a change whose reservation was lost is marked
+# by "!". FOR SHARE: either a rebuild of the limits' state waits for this commit and then finds the reservation, or this
+# statement waits for the rebuild.
 _RESERVED = Statement(f"""
     WITH given AS MATERIALIZED (
         SELECT * FROM json_to_recordset($1::json) AS new (id text, team_id text, epoch bigint, is_alone boolean)
@@ -315,7 +318,7 @@ _CALLED = Statement(f"""
       AND {GUARDED}
 """)  # noqa: S608 - constants only
 _CALL_FIELDS = [field.name for field in fields(CallUpdate)]
-# The last statement of every group returns the responses whose guard held.
+# The last statement of every group returns the ids whose guard was fulfilled.
 _MARK = Statement(f"""
     INSERT INTO responses_commitmark (writer, batch, held, written_at) VALUES ($1, $2::bigint, {_HELD}, now())
     ON CONFLICT (writer) DO UPDATE
@@ -323,8 +326,9 @@ _MARK = Statement(f"""
     RETURNING array_to_string(held, ',')
 """)  # noqa: S608 - constants only
 _END = Statement("SELECT current_setting('app.held')")
-# The backend of the broken connection may still be committing, so it must be gone before the mark is read. The timeout
-# is in milliseconds. It is found by its name: behind a pooler, the client does not know its process id.
+# The backend of the broken connection may still be committing, so it must have ended before the mark is read. It is
+# found by the name of the connection, because behind a pooler the client does not know the process id. The timeout is
+# in milliseconds.
 _TERMINATE = Statement("""
     SELECT coalesce(bool_and(pg_terminate_backend(pid, 5000)), true)
     FROM pg_stat_activity WHERE application_name = $1 AND pid <> pg_backend_pid()
@@ -339,15 +343,15 @@ class MarkedWriter:
     """Commits groups of changes and marks each group in the same transaction.
 
     If the connection breaks between a commit and its confirmation, `recall` reads the mark to find out whether the last
-    group was committed. `name` names the mark and the connection.
+    group was committed. `name` is the name of the mark and of the connection.
     """
 
     def __init__(self, conninfo: Callable[[], str] = database_conninfo) -> None:
         self.name = new_id("writer")
         self._batch = 0
         self._pipeline = StatementPipeline(lambda: make_conninfo(conninfo(), application_name=self.name))
-        # Kept, because on an event loop `connection` is another object in every task: 3.5 KB that only the garbage
-        # collector frees.
+        # Stored here, because on an event loop every task gets its own `connection` object: 3.5 KB that only the
+        # garbage collector frees.
         self._wrapped_errors = connection.wrap_database_errors
 
     async def apply(self, changes: Sequence[Change]) -> list[Exception | None]:
@@ -357,7 +361,7 @@ class MarkedWriter:
         return _outcomes(changes, held=results[-1][0][0])
 
     async def recall(self, changes: Sequence[Change]) -> list[Exception | None] | None:
-        """Return the outcomes of the changes that were applied last, or None if they were not committed.
+        """Return the outcomes of the last group of changes, or None if the group was not committed.
 
         Raises `ConnectionLost` while the backend of the lost connection may still be committing.
         """
@@ -393,7 +397,7 @@ def apply(changes: Sequence[Change]) -> list[Exception | None]:
 def _outcomes(changes: Sequence[Change], *, held: bytes | None) -> list[Exception | None]:
     """Return the outcomes of the changes, in order.
 
-    `held` contains the ids of the responses whose guard held, separated by commas; after "!", those of lost
+    `held` contains the ids whose guard was fulfilled, separated by commas. Ids that begin with "!" have lost their
     reservations.
     """
     ids = {name.decode() for name in (held or b"").split(b",")}
@@ -420,7 +424,7 @@ def statements_of(changes: Sequence[Change]) -> _Calls:
             (_OPEN, change.call),
         ):
             if guarding is not None:
-                # orjson writes dataclasses without a copy.
+                # orjson serializes dataclasses without a copy.
                 guards.setdefault(statement, []).append(guarding)
         guard = change.guard
         if (reserved := change.reservation) is not None:
@@ -451,7 +455,7 @@ def _document(rows: Sequence[Any]) -> bytes:
 
 
 def _exact(value: object) -> str:
-    # Decimals travel as text: a JSON number would be read as a float and lose digits of a cost.
+    # Decimals are written as text, because a JSON number would be read as a float and lose digits of a cost.
     if isinstance(value, Decimal):
         return f"{value:f}"
     if isinstance(value, bytes):
@@ -468,8 +472,8 @@ atexit.register(_large_writes.close)
 def submit_new(change: Change) -> "asyncio.Future[None]":
     """Submit the change that stores a new response. Await the future for the commit.
 
-    The change of a large request is written by another event loop over another connection: with an image of 20 MB, the
-    changes of other runs in the same group would wait 0.8 s, and the event loop 40 ms.
+    The change of a large request is written by another event loop and connection. Otherwise, with an image of 20 MB,
+    the changes of other runs in the same group would wait for 0.8 s, and the event loop would be blocked for 40 ms.
     """
     if not is_large():
         return writer.submit(change)

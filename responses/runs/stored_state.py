@@ -24,16 +24,17 @@ def restore_state(response: Response, fold: Fold, turns: Sequence[Turn], calls: 
     output = [OutputItem(body=p.item.body, in_context=p.in_context) for p in places.order_by("position")]
     committed = {item.body["id"] for item in output}
     discarded = {turn.number: DiscardedTurn(**turn.discarded) for turn in turns if turn.discarded}
-    # A failed turn ends its run, except if it was a compaction pass. So in a resumed run every failed turn was one.
+    # A failed turn ends its run unless the turn was a compaction pass. So every failed turn of a resumed run was a
+    # compaction pass.
     passes = [turn for turn in turns if turn.state in {"compacted", "failed"}]
     last = discarded.get(response.turns - 1)
-    # Items that are in the log but that no step has committed belong to the interrupted turn. They stay in the output,
-    # because followers have received them, but no model reads them again.
+    # Items that are in the log but were not committed by a step belong to the interrupted turn. They stay in the
+    # output, because followers have received them, but models do not read them.
     uncommitted = [fragment for fragment in fold.fragments if fragment.body["id"] not in committed]
     return RunState(
         turn=response.turns,
         output=output,
-        # The calls of hosted tools that have no item yet.
+        # Calls of hosted tools without an item.
         pending=[
             PendingCall(
                 call=call_of(row),
@@ -67,7 +68,7 @@ def restore_state(response: Response, fold: Fold, turns: Sequence[Turn], calls: 
 
 
 def _lost_tokens(response: Response, turns: Sequence[Turn]) -> int:
-    """Return the output tokens of calls that were lost with a process: they have no turn."""
+    """Return the output tokens of calls without a turn, which were lost because a process died."""
     return max(0, response.output_tokens - sum(turn.output_tokens for turn in turns)) if turns else 0
 
 
@@ -86,5 +87,5 @@ def _insertions(rows: Iterable[ToolCall]) -> list[ContextInsertion]:
 
 
 def call_of(row: ToolCall) -> Call:
-    """Return the call that a row is about."""
+    """Return the call that a row describes."""
     return Call(item_id="", call_id=row.call_id, name=row.name, arguments=row.arguments)
