@@ -1,4 +1,4 @@
-"""The database models of responses. Django finds models only through this package, so all are imported here."""
+"""The database models of responses. All are imported here, because Django finds models only through this package."""
 
 from responses.models.batches import Batch, BatchLine, BatchStatus, LineState
 from responses.models.responses import (

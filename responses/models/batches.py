@@ -38,8 +38,8 @@ OPEN_BATCHES = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS, BatchStatus.FIN
 class Batch(TeamRow):
     """A batch. The counts and the output files are set when it ends.
 
-    `ending` is the terminal status that was decided earlier, for example by a cancellation. The worker that reads the
-    input or writes the output holds the lease and names `lease_token` in what it commits.
+    `ending` is a terminal status that was decided before the batch has ended, for example by a cancellation. The worker
+    that reads the input or writes the output holds the lease, and can commit only with the current `lease_token`.
     """
 
     id = IdField(default=batch_id)
@@ -67,7 +67,7 @@ class Batch(TeamRow):
     reasoning_tokens = models.PositiveBigIntegerField(default=0)
     request_id = models.CharField(max_length=64, default="")
 
-    # Lines without an answer by then end as `batch_expired`.
+    # Lines that have no answer at this time end with the error `batch_expired`.
     expires_at = models.DateTimeField()
     in_progress_at = models.DateTimeField(null=True)
     finalizing_at = models.DateTimeField(null=True)
@@ -77,7 +77,8 @@ class Batch(TeamRow):
     lease_owner = models.CharField(max_length=120, null=True)
     lease_token = models.PositiveIntegerField(default=0)
     lease_until = models.DateTimeField(null=True)
-    # Consecutive failures to read the input file or to write the results, which are tried again after growing pauses.
+    # Number of consecutive failures to read the input file or to write the results. Attempts are repeated after
+    # increasing pauses.
     file_failures = models.PositiveIntegerField(default=0, db_default=0)
     file_error = models.CharField(max_length=200, default="", db_default="")
     files_retry_at = models.DateTimeField(null=True)
@@ -87,13 +88,13 @@ class Batch(TeamRow):
         indexes = [
             models.Index(fields=["team", "created_at", "id"], name="batch_by_team_and_time"),
             models.Index(fields=["created_at", "id"], name="batch_by_time"),
-            # Workers look only for open batches, which are few.
+            # Partial, because workers search only for open batches, which are few.
             models.Index(fields=["created_at"], condition=Q(status__in=OPEN_BATCHES), name="batch_open_by_time"),
         ]
 
 
 class LineState(models.TextChoices):
-    """The states of a line. A failed line has an error as its answer, or no answer."""
+    """The states of a line. The answer of a failed line is an error or missing."""
 
     QUEUED = "queued", "Queued"
     RUNNING = "running", "Running"
@@ -107,8 +108,8 @@ OPEN_LINES = (LineState.QUEUED, LineState.RUNNING)
 class BatchLine(TeamRow):
     """One request of a batch.
 
-    The body is deleted when there is an answer, and the row when the batch has its output files. Each claim of the line
-    increments `lease_token`.
+    The body is deleted when the line has an answer, and the row when the output files of the batch are written. Each
+    claim of the line increments `lease_token`.
     """
 
     id = IdField(default=line_id)

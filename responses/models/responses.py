@@ -1,7 +1,7 @@
 """Responses and everything that their runs store. Every table has row-level security (see the first migration).
 
-Foreign keys have no index if a constraint or an index of `Meta` starts with the same column, or if no query filters by
-them: every index costs time with every row that is written.
+A foreign key has no index of its own if a constraint or an index in `Meta` starts with its column, or if no query
+filters by it, because every index makes each insert slower.
 """
 
 from collections.abc import Collection
@@ -42,7 +42,7 @@ RUNNING = (Status.QUEUED, Status.IN_PROGRESS)
 
 
 class Isolation(models.IntegerChoices):
-    """The process in which a background run continues after the death of one that ran it."""
+    """The kind of process in which a background run continues after a process that executed it has died."""
 
     NONE = 0, "A worker"
     GROUP = 1, "A process with others whose worker died"
@@ -54,7 +54,7 @@ UNSUCCESSFUL = (Status.INCOMPLETE, Status.FAILED, Status.CANCELLED)
 
 
 HAS_METADATA = ~Q(metadata={})
-"""The condition of the index by metadata, which PostgreSQL uses only for a query with the same condition."""
+"""The condition of the metadata index. PostgreSQL uses the index only for queries with the same condition."""
 
 
 class Mode(models.TextChoices):
@@ -65,11 +65,11 @@ class Mode(models.TextChoices):
 
 
 class Response(TeamRow):
-    """A response: its request, the state of its run, and as columns everything that lists filter by.
+    """A response: its request, the state of its run, and columns for all filters of lists.
 
-    `parameters` holds the constant part of the response object, so that a retrieved response equals the streamed one.
-    Its items are `conversations.Item` rows. The process that executes the run holds the lease: its writes name
-    `lease_token`, and write nothing once another process has incremented the token.
+    `parameters` holds the constant part of the response object, so that a retrieved response equals the streamed
+    response. The items of a response are `conversations.Item` rows. The process that executes the run holds the lease.
+    Its writes require the `lease_token`, so they fail if another process has incremented the token.
     """
 
     id = IdField(default=response_id)
@@ -81,15 +81,15 @@ class Response(TeamRow):
     stored = models.BooleanField(default=True, help_text="If not set, the row has no content and the API answers 404.")
     previous_response_id = models.CharField(max_length=64, null=True, blank=True, db_collation="C")
     conversation_id = models.CharField(max_length=64, null=True, blank=True, db_collation="C")
-    # The chain of the response starts with the items of this conversation before this position. A response that
-    # continues a conversation read exactly these items.
+    # The chain of the response starts with the items of the conversation `history_id` before the position
+    # `history_end`. If the response itself continues the conversation, these are the items that it has read.
     history_id = models.CharField(max_length=64, null=True, blank=True, db_collation="C")
     history_end = models.PositiveIntegerField(null=True)
     model = models.CharField(max_length=200)
     upstream_id = models.CharField(max_length=64)
     upstream_model = models.CharField(max_length=200)
-    # Both are stored in a shorter form, which `from_db` restores (see `responses.models.stored_request`). `WireField`
-    # keeps numbers as they were received, so that they are returned unchanged.
+    # `parameters` and `options` are stored in a shorter form, and `from_db` restores the full form (see
+    # `responses.models.stored_request`). `WireField` keeps numbers as they were received.
     parameters = WireField(default=dict)
     options = models.JSONField(
         default=dict, help_text="Settings of the request that the response object does not contain."
@@ -99,10 +99,11 @@ class Response(TeamRow):
     request_id = models.CharField(max_length=64, default="")
     client_request_id = models.CharField(max_length=512, default="", blank=True)
 
-    # First words of input and output, so that lists do not read items.
+    # First words of the input, so that lists need not read items.
     input_preview = models.CharField(max_length=120, default="", blank=True)
 
-    # The token counts claims and fences writes; the process that creates a response has the first one.
+    # The lease token counts the claims and is a fencing token for writes. The process that creates a response has the
+    # first token.
     lease_owner = models.CharField(max_length=120, null=True, blank=True)
     lease_token = models.PositiveIntegerField(default=1)
     lease_until = models.DateTimeField(
@@ -132,8 +133,8 @@ class Response(TeamRow):
         null=True, help_text="Until then the run counts as followed by a client through its event log."
     )
 
-    # The last columns are those that the end of a run changes: PostgreSQL logs only the bytes of a new version that
-    # differ from the old one, if both are on one page (see `ROOM_FOR_UPDATES` in the migration).
+    # The columns that change at the end of a run come last. If the old and the new version of a row are on the same
+    # page, PostgreSQL logs only the bytes that differ (see `ROOM_FOR_UPDATES` in the migration).
     status = models.CharField(max_length=12, choices=Status.choices, default=Status.IN_PROGRESS)
     service_tier = models.CharField(max_length=20, null=True, blank=True)
     secrets = models.TextField(
@@ -176,8 +177,8 @@ class Response(TeamRow):
             ),
         ]
         indexes = [
-            # Without the id, which decides only between responses of the same microsecond, and which PostgreSQL sorts
-            # itself. It would add 90 bytes per response to the two indexes.
+            # Without the id, which would add 90 bytes per response to the two indexes. It is needed only to sort
+            # responses of the same microsecond, which PostgreSQL does after reading the index.
             models.Index(fields=["team", "created_at"], name="response_by_team_and_time"),
             models.Index(fields=["created_at"], name="response_by_time"),
             # For the successors of a response that is deleted.
@@ -199,13 +200,13 @@ class Response(TeamRow):
                 condition=Q(status__in=RUNNING, background=True),
                 name="response_background_by_team",
             ),
-            # Nearly always empty: workers look for such runs each time they look for work.
+            # Workers search for such runs at each poll. This index is nearly always empty, so the search is fast.
             models.Index(
                 fields=["handed_over_at"],
                 condition=Q(status__in=RUNNING, handed_over_at__isnull=False),
                 name="response_handed_over",
             ),
-            # Partial, because a GIN index has an entry even for an empty document. Filters name the condition.
+            # Partial, because a GIN index has an entry even for an empty document. Filters need the same condition.
             GinIndex(
                 fields=["metadata"],
                 opclasses=["jsonb_path_ops"],
@@ -248,10 +249,10 @@ class Response(TeamRow):
 
 
 class ConversationLock(TeamRow):
-    """The lock on a conversation, held by the one response that may continue it.
+    """The lock on a conversation, held by the response that may continue the conversation.
 
-    The lock lives as long as the run of its response. While the response is not stored yet, `until` (UTC) limits how
-    long the lock is respected. The rules are in `responses.runs.conversation_lock`.
+    The lock exists until the run of its response ends. If the response is not stored yet, the lock is valid only until
+    `until` (UTC). The rules are in `responses.runs.conversation_lock`.
     """
 
     conversation_id = IdField()
@@ -270,8 +271,9 @@ class ConversationLock(TeamRow):
 class Turn(TeamRow):
     """One upstream call of a run."""
 
-    # No constraint in the database, here and in `EventBatch`: the guard of each write has already found the response
-    # and locked its row, so that it cannot be deleted meanwhile. The check would lock it again for every row.
+    # The foreign keys here and in `EventBatch` have no constraint in the database, whose check would lock the response
+    # for every row. It is not needed: the guard of each write has already locked the response, so that it cannot be
+    # deleted in the meantime.
     response = models.ForeignKey(
         Response, on_delete=models.CASCADE, related_name="turn_set", db_index=False, db_constraint=False
     )
@@ -281,9 +283,9 @@ class Turn(TeamRow):
     started_at = models.DateTimeField()
     first_token_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField()
-    # Why the turn was discarded, and its items. Only the next turn reads them.
+    # The reason why the turn was discarded, and its items. Only the next turn reads them.
     discarded = models.JSONField(null=True)
-    # Both are copied from the upstream and cut to fit.
+    # The next two values are copied from the upstream and cut to fit into the columns.
     finish_reason = models.CharField(max_length=40, null=True)
     upstream_request_id = models.CharField(max_length=200, null=True)
     input_tokens = models.PositiveIntegerField(default=0)
@@ -291,7 +293,7 @@ class Turn(TeamRow):
     cache_write_tokens = models.PositiveIntegerField(default=0)
     output_tokens = models.PositiveIntegerField(default=0)
     reasoning_tokens = models.PositiveIntegerField(default=0)
-    # What the run did besides model calls and tool calls since the turn before (see `engine.spans`).
+    # Other activities of the run, besides model and tool calls, since the previous turn (see `engine.spans`).
     spans = models.JSONField(default=list)
 
     @override
@@ -300,7 +302,7 @@ class Turn(TeamRow):
 
 
 class ToolCall(TeamRow):
-    """A tool call of a turn. The server runs it, or the client, whose next request then contains its output."""
+    """A tool call of a turn. It is executed by the server, or by the client, whose next request contains the output."""
 
     response = models.ForeignKey(Response, on_delete=models.CASCADE, related_name="tool_call_set", db_index=False)
     turn = models.PositiveIntegerField()
@@ -313,8 +315,8 @@ class ToolCall(TeamRow):
     status = models.CharField(max_length=12)
     attempt = models.PositiveIntegerField(default=1)
     error = models.TextField(null=True)
-    # What a worker that resumes the run needs besides the output: a result that has no item yet, or the position of an
-    # output that only the model reads.
+    # Data that a worker needs to resume the run, in addition to the output: a result that has no item yet, or the
+    # position of an output that only the model reads.
     result = models.JSONField(null=True)
     started_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True)
@@ -327,7 +329,7 @@ class ToolCall(TeamRow):
             models.Index(fields=["team", "call_id"], name="tool_call_by_call_id"),
             models.Index(fields=["started_at", "id"], name="tool_call_by_time"),
             models.Index(fields=["name", "started_at"], name="tool_call_by_name"),
-            # Most calls are functions of clients, which lists do not filter by kind; so they are left out.
+            # Most calls are functions of clients. They are left out, because lists do not filter by this kind.
             models.Index(fields=["kind", "started_at"], condition=~Q(kind="function"), name="tool_call_hosted_by_kind"),
         ]
 
@@ -345,10 +347,11 @@ class ApprovalState(models.TextChoices):
 
 
 class Approval(TeamRow):
-    """The approval of a call to a tool of an MCP server. Its id is that of the approval request item.
+    """The approval of a call to a tool of an MCP server. It has the same id as the approval request item.
 
-    The row holds digests of what was shown: `request` of server, tool and arguments, `definition` of the tool's
-    description. They ensure that an answer approves exactly one call, exactly as it was shown.
+    The row has digests of the data that was shown to the user: `request` is the digest of server, tool and arguments,
+    `definition` the digest of the tool's description. They ensure that an answer approves exactly the call that was
+    shown.
     """
 
     id = IdField()
@@ -371,10 +374,10 @@ class Approval(TeamRow):
 
 
 class EventBatch(TeamRow):
-    """The events `first_sequence` to `last_sequence` of a run, as the bytes that clients received.
+    """The events `first_sequence` to `last_sequence` of a run, as the bytes that clients receive.
 
-    The primary key also fences the log: a run that lost its lease cannot append events where the resumed run has
-    written.
+    The primary key also protects the log: a run that lost its lease cannot append events at a position where the
+    resumed run has already appended events.
     """
 
     response = models.ForeignKey(
@@ -402,8 +405,8 @@ class EventBatch(TeamRow):
 class CommitMark(models.Model):
     """The last group of changes that a process has committed; one row per process, without content.
 
-    If the connection breaks before the commit is confirmed, the process reads the row to find out whether the group was
-    committed. `held` are the responses of the group whose guard held.
+    If the connection breaks before the commit is confirmed, the process reads the row to find out if the group was
+    committed. `held` are the ids of the group whose guard was fulfilled.
     """
 
     writer = IdField()
@@ -417,9 +420,9 @@ class CommitMark(models.Model):
 
 
 class ChatCompletion(TeamRow):
-    """A stored chat completion. `messages` are those of the request, unchanged; `body` is the answer.
+    """A stored chat completion. `messages` are the messages of the request, unchanged. `body` is the answer.
 
-    The body has no metadata: that is a column, because clients may update it.
+    The body does not contain the metadata, which have their own column, because clients may update them.
     """
 
     id = IdField()
@@ -447,7 +450,7 @@ def prompt_id() -> str:
 
 
 class PromptTemplate(TeamRow):
-    """A prompt of a team, which requests name by its id. Its content is in its versions."""
+    """A prompt of a team, to which requests refer by its id. The content of a prompt is in its versions."""
 
     id = IdField(default=prompt_id)
     name = models.CharField(max_length=120)

@@ -1,10 +1,10 @@
 """Hourly sums (UTC) of responses, upstream calls and tool calls, from which the usage pages are drawn.
 
-Each table holds the same hour at several levels of detail, so that a query reads few rows. `level` is the set of
-columns by which a row is grouped (`responses.rollups.sources`); other columns are empty. A row without a team is the
-sum of all teams, visible only to callers who see every team. A cell may consist of several rows, because late rows are
-added as rows of their own, so queries always sum. Histograms are arrays over fixed buckets
-(`responses.rollups.histograms`), from the first bucket with a count to the last.
+Each table has sums of the same hour at several levels of detail, so that a query reads few rows. `level` is the set of
+columns by which a row is grouped (see `responses.rollups.sources`); other columns are empty. A row without a team is
+the sum of all teams, and is visible only to callers who see every team. The same sum may consist of several rows,
+because late data is added as additional rows, so queries must always add rows up. Histograms are arrays of counts for
+fixed buckets (see `responses.rollups.histograms`), from the first to the last bucket that is not empty.
 """
 
 from django.contrib.postgres.fields import ArrayField
@@ -117,7 +117,7 @@ class ToolHour(Hour):
 
 
 class UnrolledRow(TeamRow):
-    """A row that had not ended or did not exist when its hour was rolled up, so that it is not part of any sum yet."""
+    """A reference to a row that had not ended, or did not exist, when its hour was rolled up. It is in no sum yet."""
 
     source = models.CharField(max_length=10)
     row_id = models.CharField(max_length=64, db_collation="C")
@@ -133,7 +133,7 @@ class UnrolledRow(TeamRow):
 
 
 class RollupMark(models.Model):
-    """The time up to which everything is rolled up. A single row without a team, or none before the first rollup."""
+    """The time up to which everything is rolled up. The table has one row, or none before the first rollup."""
 
     # A fixed key keeps the table at one row.
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)

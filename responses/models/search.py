@@ -1,4 +1,4 @@
-"""The index for full-text search: the texts of items, and how far they have been collected."""
+"""The index for full-text search: the texts of items, and the progress of their collection."""
 
 from uuid import UUID
 
@@ -9,14 +9,14 @@ from conversations.models import Item
 from tenants.models import TeamRow
 
 MAX_CHARACTERS = 8000
-"""Characters of an item that are searchable; the rest is cut off."""
+"""Maximum number of searchable characters of an item. The rest of the text is cut off."""
 
 
 class SearchText(TeamRow):
     """The searchable text of an item.
 
-    A foreign key in the database removes the row together with its item. The placements of an item are only looked up
-    when it is found. PostgreSQL generates the column `words` from the text, for the search only.
+    A foreign key in the database deletes the row together with its item. A search looks up the placements only of the
+    items that it has found. PostgreSQL generates the column `words` from the text, only for the search.
     """
 
     # No constraint in Django: a migration creates the foreign key with ON DELETE CASCADE.
@@ -41,11 +41,12 @@ class SearchText(TeamRow):
 
 
 class SearchMark(models.Model):
-    """The progress of the collection: all placements up to the id `through` have been read. A single row.
+    """The progress of the collection: all placements up to the id `through` have been read. The table has one row.
 
-    Ids are assigned before they are committed, so a lower id may become visible after a higher one. Up to the id `safe`
-    that cannot happen any more. The next candidate, `pending`, becomes safe when every transaction has ended that could
-    have been assigned a lower id: those before `pending_xid`, which is read later than `pending`.
+    Ids are assigned before their rows are committed, so a lower id may become visible after a higher id. Up to the id
+    `safe`, this cannot happen any more. `pending` is the next value of `safe`. It becomes safe when all transactions
+    have ended that may have been assigned a lower id. These are the transactions before `pending_xid`, which is read
+    later than `pending`.
     """
 
     through = models.BigIntegerField(default=0)

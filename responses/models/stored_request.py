@@ -1,14 +1,15 @@
-"""The stored form of a response's parameters and options: without the values that most requests have.
+"""The stored form of a response's parameters and options, which leaves out the values that most requests have.
 
-This form takes 210 bytes of a row instead of 930, and the row is written at least twice.
+This form takes 210 bytes of a row instead of 930, and each row is written at least twice.
 """
 
 from typing import Any
 
 import orjson
 
-# Part of the stored form: rows written with a value are read with it. So never change one, not even if the default of a
-# parameter changes. The parameters are in the order in which clients receive them.
+# These values are part of the stored form: a row that was written with a value left out is read with the same value. So
+# never change one of them, not even if the default of a parameter changes. The parameters are in the order in which
+# clients receive them.
 _USUAL_PARAMETERS: dict[str, Any] = {
     "id": None,
     "object": "response",
@@ -54,33 +55,33 @@ _USUAL_OPTIONS: dict[str, Any] = {
     "traits": {"context_window": None, "structured_output": "checked", "forced_tool_choice": True},
     "prices": None,
 }
-# Parsed by each call, which is the fastest way to make a complete copy: callers may change what they get.
+# Parsed in each call, because callers may change the result and parsing is the fastest way to make a deep copy.
 _PARAMETERS_JSON, _OPTIONS_JSON = orjson.dumps(_USUAL_PARAMETERS), orjson.dumps(_USUAL_OPTIONS)
 _MISSING = object()
 
 
 def stored_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters as they are stored: without the id, which is a column, and without usual values."""
+    """Return the stored form of the parameters: without the id, which is a column, and without usual values."""
     stored = _unusual(parameters, _USUAL_PARAMETERS)
     del stored["id"]
     return stored
 
 
 def stored_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options as they are stored: without usual values."""
+    """Return the stored form of the options: without usual values."""
     return _unusual(options, _USUAL_OPTIONS)
 
 
 def restored_parameters(stored: dict[str, Any], *, response_id: str) -> dict[str, Any]:
-    """Return complete parameters, in the order in which clients receive them. Those of an unstored response are empty.
+    """Return the complete parameters in the order in which clients receive them. An unstored response has none.
 
-    Complete parameters are returned as they are.
+    If the given parameters are already complete, they are returned unchanged.
     """
     return {**orjson.loads(_PARAMETERS_JSON), "id": response_id, **stored} if stored else {}
 
 
 def restored_options(stored: dict[str, Any]) -> dict[str, Any]:
-    """Return complete options. Complete options are returned as they are."""
+    """Return the complete options. If the given options are already complete, they are returned unchanged."""
     return {**orjson.loads(_OPTIONS_JSON), **stored}
 
 

@@ -26,7 +26,8 @@ def batch_id() -> str:
 class VectorStore(TeamRow):
     """A set of searchable files.
 
-    All vectors are created with the model that embedded the first file: vectors of different models cannot be compared.
+    All vectors are created with the model that embedded the first file, because vectors of different models cannot be
+    compared.
     """
 
     id = IdField(default=store_id)
@@ -83,7 +84,7 @@ class EntryStatus(models.TextChoices):
 class VectorStoreFile(TeamRow):
     """A file in a store.
 
-    The worker that ingests it holds the lease. Its result is stored only if `lease_token` was not incremented since.
+    The worker that processes the file holds the lease. The result is stored only if `lease_token` has not changed.
     """
 
     id: int
@@ -128,7 +129,7 @@ class VectorStoreFile(TeamRow):
 
 
 class VectorChunk(TeamRow):
-    """A passage of a file. PostgreSQL generates the column `words` from the text, for full-text search only."""
+    """A passage of a file. PostgreSQL generates the column `words` from the text, only for full-text search."""
 
     id: int
     store = models.ForeignKey(VectorStore, on_delete=models.CASCADE, related_name="+")
@@ -148,7 +149,7 @@ class VectorChunk(TeamRow):
 
 
 class HalfVectorField(models.Field[Sequence[float], str]):
-    """pgvector's `halfvec` without fixed dimensions. Two bytes per dimension rank as well as four."""
+    """pgvector's `halfvec` without fixed dimensions. Two bytes per dimension give the same ranking as four."""
 
     @override
     def db_type(self, connection: BaseDatabaseWrapper) -> str:
@@ -164,7 +165,7 @@ class VectorEmbedding(models.Model):
     """The vector of a passage.
 
     The table is created by `tools.vectors.schema` instead of a migration, and only if the database has pgvector. A
-    foreign key in the database removes a vector together with its passage.
+    foreign key in the database deletes a vector together with its passage.
     """
 
     chunk = models.OneToOneField(

@@ -1,4 +1,4 @@
-"""All checks of one response: those that its request asks for, and those of its team's guardrail."""
+"""All checks of one response: the checks that its request asks for, and the checks of its team's guardrail."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class OutputChecks:
     def stored_options(self) -> dict[str, Any]:
         """Return the response options that a worker needs to resume the run.
 
-        They leave out the guardrail, which is looked up again: its settings may have changed in between.
+        The guardrail is left out, because it is looked up again: its settings may have changed in the meantime.
         """
         return {"moderation": self.moderation.stored_options()} if self.moderation else {}
 
@@ -51,7 +51,7 @@ class OutputChecks:
         return self.moderation.public_result(result["moderation"]) if self.moderation else None
 
     def failure_for(self, result: ModerationResult) -> Failure | None:
-        """Return why the output must not be sent, or None if it may be."""
+        """Return the failure of an output that must not be sent, or None if the output may be sent."""
         failure = self.moderation.failure_for(result["moderation"]) if self.moderation else None
         if failure is None and self.guardrail is not None:
             return self.guardrail.failure_for(result["guardrail"])
@@ -67,9 +67,9 @@ async def start_checks(
     attachments: TeamAttachments | None,
     response_id: str,
 ) -> OutputChecks | None:
-    """Check the input of a request and return the checks of its output, or None without any.
+    """Check the input of a request. Return the checks for its output, or None if there are none.
 
-    Raises the API error of a blocked input.
+    Raises an API error if the input is blocked.
     """
     moderation = None
     if body.moderation is not None:
@@ -84,7 +84,7 @@ async def start_checks(
     guard = await directory.guardrails.aget(principal.team_id)
     guardrail = _guardrail_check(guard, principal, body.model, response_id, request, is_stored=body.store is not False)
     if guardrail is not None and guardrail.guard.input_checker:
-        # Items may enter a conversation without a response, and so without a check; the whole context is checked then.
+        # Clients can add items to a conversation without a check, so the whole context of a conversation is checked.
         items = context.items if context.conversation_id else [*context.preface, *context.input_items]
         texts, images = await texts_and_images(items, attachments)
         texts = [body.instructions, *texts] if body.instructions else texts
@@ -98,7 +98,7 @@ async def start_checks(
 
 
 def restore_checks(response: Response, principal: Principal) -> OutputChecks | None:
-    """Return the output checks of a resumed run, with the guardrail that the team has now."""
+    """Return the output checks of a resumed run, with the team's present guardrail."""
     options, request = response.options.get("moderation"), RequestInfo(request_id=response.request_id)
     moderation = None
     if options:
@@ -131,7 +131,7 @@ def _guardrail_check(
 
 
 def _output_checks(moderation: ModerationCheck | None, guardrail: GuardrailCheck | None) -> OutputChecks | None:
-    # A guardrail without an output checker has nothing left to check.
+    # A guardrail without an output checker does not check the output.
     if guardrail is not None and not guardrail.guard.output_checker:
         guardrail = None
     return OutputChecks(moderation=moderation, guardrail=guardrail) if moderation or guardrail else None

@@ -41,7 +41,7 @@ _INVALID_ANSWER = "The guardrail hook returned no valid decision."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Decision:
-    """The answer of a checker, before the team's settings decide whether it blocks."""
+    """The answer of a checker. The settings of the team decide if it blocks the content."""
 
     allows: bool
     categories: Sequence[str] = ()
@@ -56,7 +56,7 @@ class GuardrailCheck:
     account: UsageAccount
     model: str
     is_stored: bool
-    """True if the response is stored: the reason of a decision may repeat its content."""
+    """True if the response is stored. Otherwise, reasons that may repeat content are not stored."""
 
     @property
     def holds_output_back(self) -> bool:
@@ -72,7 +72,7 @@ class GuardrailCheck:
         return await self.decide("output", guard.output_checker, guard.output_action, texts, ())
 
     def failure_for(self, result: ModerationResult) -> Failure | None:
-        """Return the failure of a blocked output: it was refused, or could not be checked."""
+        """Return the failure of an output that was refused or could not be checked, or None."""
         if not result["blocked"]:
             return None
         if result["outcome"] == "failed":
@@ -82,18 +82,18 @@ class GuardrailCheck:
     async def decide(
         self, stage: str, checker: str, action: str, texts: Sequence[str], images: Sequence[str]
     ) -> ModerationResult:
-        """Ask a checker, store its decision and return it. Raises nothing but the cancellation of an input check."""
+        """Ask a checker, store its decision and return it. Raises only the cancellation of an input check."""
         blocks = action == GuardAction.BLOCK.value
         try:
             is_hook = checker == Checker.HOOK.value
             decision = await (self._ask_hook(stage, texts, images) if is_hook else self._ask_model(texts, images))
         except (ApiError, asyncio.CancelledError) as error:
-            # A cancelled input check means that the client has left before anything was stored. Output is decided even
-            # then: the run has ended, and what it stores depends on the decision.
+            # If an input check is cancelled, the client has disconnected before anything was stored. A cancelled output
+            # check still makes a decision, because the run has ended and its stored output depends on the decision.
             if stage == "input" and not isinstance(error, ApiError):
                 raise
             decision = _Decision(allows=False, reason=self._reason_of(error))
-            # The team chooses what happens if the checker fails: `fails_open` lets the content pass.
+            # The team chooses the effect of a failed check: with `fails_open`, the content passes.
             outcome, blocked = "failed", blocks and not self.guard.fails_open
             message = f"Your team's guardrail could not check the {stage}."
         else:
@@ -166,23 +166,23 @@ class GuardrailCheck:
         )
 
     def _reason_of(self, error: ApiError | asyncio.CancelledError) -> str:
-        """Return why a check failed, for the row of the decision."""
+        """Return the reason why a check failed, for the row of the decision."""
         if not isinstance(error, ApiError):
             return "Interrupted."
-        # The moderation model's own words, which may repeat the content.
+        # The text comes from the moderation model and may repeat the content.
         if isinstance(error, RequestRejected) and not self.is_stored:
             return "The moderation model rejected the request."
         return error.message
 
     def _without_secrets(self, value: object) -> str:
-        """Return a text of another server without secrets, so that it may be stored and shown."""
+        """Return a text of another server without secrets, so that the text may be stored and shown."""
         # PostgreSQL has no NUL in text.
         text = str(value).replace("\0", "")
         return redact(text, [self.guard.hook_secret, *secrets_of_url(self.guard.hook_url)])
 
 
 async def reject_if_guarded(principal: Principal) -> None:
-    """Raise `Forbidden` for a team whose guardrail blocks, on endpoints that cannot hold output back."""
+    """Raise `Forbidden` if the team's guardrail can block content. For endpoints that cannot check output first."""
     guard = await directory.guardrails.aget(principal.team_id)
     if guard is None:
         return

@@ -17,7 +17,7 @@ from tenants.principal import Principal
 async def texts_and_images(
     items: Sequence[StoredItem], attachments: TeamAttachments | None
 ) -> tuple[list[str], list[str]]:
-    """Return the texts of some items, including those of their files, and their images as data URLs."""
+    """Return the texts of some items, including the texts of files, and their images as data URLs."""
     texts = await off_loop(lambda: [text for item in items if (text := plain_text(item.wire()))])
     images: list[str] = []
     if attachments is None:
@@ -64,7 +64,7 @@ def error_result(message: str, *, code: str | None = None) -> ModerationResult:
 
 
 def flagged_categories(result: ModerationResult) -> list[str]:
-    """Return the names of the categories that apply; empty if the model names none."""
+    """Return the names of the flagged categories; empty if the model names none."""
     return [str(name) for name, applies in result["categories"].items() if applies is True]
 
 

@@ -46,8 +46,7 @@ class ModerationCheck:
         except ApiError as error:
             return error_result(error.message, code=error.code)
         except asyncio.CancelledError:
-            # The model's turn is over, so a cancellation that comes now can only skip this check: the run still ends
-            # with what it has.
+            # The model's turn is over, so a cancellation can only skip this check. The run still ends with its output.
             return error_result("The moderation check was interrupted.")
 
     def stored_options(self) -> dict[str, Any]:
@@ -59,7 +58,7 @@ class ModerationCheck:
         return {"input": self.input_result, "output": result}
 
     def failure_for(self, result: ModerationResult) -> Failure | None:
-        """Return the failure of a blocked output: it was flagged, or could not be checked."""
+        """Return the failure of an output that was flagged or could not be checked, or None."""
         if not self.holds_output_back:
             return None
         if result["type"] == "error":
@@ -87,7 +86,7 @@ async def moderate_input(
     raised only if the policy blocks input; otherwise it is reported as a result of type `error`.
     """
     principal.require(Scope.MODERATIONS_WRITE)
-    # `input_items` may start with items of unstored responses: these were moderated with their own request.
+    # `input_items` may start with items of unstored responses, which were moderated with their own requests.
     own = context.input_items[len(context.input_items) - len(parameters.input_items(body)) :]
     texts, images = await texts_and_images([*context.preface, *own], attachments)
     blocks = policy.blocks("input")
