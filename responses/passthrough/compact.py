@@ -1,7 +1,7 @@
-"""`POST /v1/responses/compact`: compact a conversation that the client keeps itself.
+"""`POST /v1/responses/compact`: compact a conversation that only the client stores.
 
-The body has parameters of `POST /v1/responses`, which are checked and read in the same way. The answer contains the
-user's messages and one compaction item, to be sent as the next input. Only a usage record is stored.
+The body has some parameters of `POST /v1/responses`, which are checked and read in the same way. The answer contains
+the user's messages and one compaction item, which the client sends as its next input. Only a usage record is stored.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ _CACHE_OPTIONS = {"mode", "ttl"}
 def parse_compact(values: dict[str, Any]) -> CreateResponse:
     """Parse a body as `parse_create` does for a response. Raises the 400 of its first error."""
     refuse_others(values, known=PARAMETERS)
-    # Unlike elsewhere, an `input` of null is the same as none.
+    # In contrast to other endpoints, an `input` of null counts as not sent.
     sent = {name: value for name, value in values.items() if value is not None or name == "model"}
     body = parse_create({"input": [], **sent})
     for name in body.prompt_cache_options.model_fields_set if body.prompt_cache_options else ():
@@ -69,7 +69,7 @@ async def compact(*, principal: Principal, body: CreateResponse, request: Reques
     state = RunState()
     model = _CappedModel(UpstreamModel(route))
     compacting = Compactor.at_once(run_context, state, model=model, tools=Toolbox(), now=now)
-    # The messages of the user are returned as they are; the compaction item replaces the rest.
+    # The messages of the user are returned unchanged. The compaction item replaces all other items.
     messages = compacting.kept_messages()
     call = RoutedCall(
         principal=principal,
@@ -118,7 +118,7 @@ async def compact(*, principal: Principal, body: CreateResponse, request: Reques
 
 
 class _CappedModel:
-    """A model whose calls get a maximum of output, once it is known, and may be marked as not repeatable."""
+    """A model whose calls use `max_output_tokens` and `may_repeat`, which are set after the limits were reserved."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = model

@@ -1,6 +1,6 @@
-"""`POST /v1/embeddings` and `POST /v1/moderations`: routed like responses, and passed on to the upstream unchanged.
+"""`POST /v1/embeddings` and `POST /v1/moderations`: requests are routed like responses and forwarded unchanged.
 
-The answer is the upstream's own. Only a usage record is stored.
+The answer of the upstream is returned. Only a usage record is stored.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ from tenants.principal import Principal
 
 MODERATION_MODEL = "omni-moderation-latest"
 _MAX_INPUTS = 2048
-# Statuses of servers for a path that they do not have. llama.cpp answers 501 for an endpoint that is switched off.
+# Statuses with which servers report an unknown path. llama.cpp answers 501 for an endpoint that is switched off.
 _NO_SUCH_ENDPOINT = (httpx2.codes.NOT_FOUND, httpx2.codes.METHOD_NOT_ALLOWED, httpx2.codes.NOT_IMPLEMENTED)
 
 ModelName = Annotated[str, Field(min_length=1, max_length=200)]
@@ -41,7 +41,7 @@ Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 
 
 def _input_tag(value: Any) -> str:
-    # The first entry decides the branch; all others must be of the same type.
+    # The type of the first entry decides. All other entries must have the same type.
     match value:
         case str():
             return f"{TAG}text"
@@ -56,13 +56,13 @@ def _input_tag(value: Any) -> str:
 
 def inputs_of(*allowed: str) -> Discriminator:
     """Return the discriminator of inputs of these types: text, texts, tokens, token_lists or parts."""
-    # Other inputs are rejected as texts, with a sensible error.
+    # Inputs of other types are validated as texts, which gives a helpful error message.
     tags = {f"{TAG}{name}" for name in allowed}
     return Discriminator(lambda value: tag if (tag := _input_tag(value)) in tags else f"{TAG}texts")
 
 
 class CreateEmbedding(Wire):
-    """A request for embeddings of texts, which may be given as tokens of the model."""
+    """A request for embeddings of texts. Instead of texts, it may contain tokens of the model."""
 
     model: ModelName
     input: Annotated[
@@ -115,7 +115,7 @@ class CreateModeration(Wire):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassthroughRequest:
-    """A checked request. `endpoint` is its path and its name in usage records, `estimate` its input tokens."""
+    """A checked request. `endpoint` is its path and name in usage records, `estimate` the number of input tokens."""
 
     endpoint: Literal["embeddings", "moderations"]
     scope: Scope
@@ -151,7 +151,7 @@ def parse_moderation(values: dict[str, Any]) -> PassthroughRequest:
 
 
 def _sent(schema: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
-    # `null` for an optional parameter counts as not sent, so it is not passed on either.
+    # `null` for an optional parameter counts as not sent, so it is not forwarded.
     optional = {name for name, field in schema.model_fields.items() if not field.is_required()}
     return {name: value for name, value in values.items() if value is not None or name not in optional}
 
@@ -207,7 +207,7 @@ async def forward(
 
 
 async def _with_loaded_images(values: dict[str, Any], principal: Principal, route: Route) -> dict[str, Any]:
-    """Return the values with data URLs in place of the URLs of images."""
+    """Return the values with the URLs of images replaced by data URLs."""
     parts = values["input"] if isinstance(values["input"], list) else []
     urls = [
         (f"input[{index}].image_url.url", part["image_url"]["url"])
@@ -227,8 +227,8 @@ async def _with_loaded_images(values: dict[str, Any], principal: Principal, rout
 
 
 def endpoint_error(failed: UpstreamFailed, route: Route, *, supports: str) -> ApiError:
-    """Return the API error of a failed call; `supports` names what a server without the endpoint does not support."""
-    # Servers answer 404 both for a missing endpoint and for an unknown model. Only the latter mentions the model.
+    """Return the API error of a failed call. `supports` names the feature that is missing without the endpoint."""
+    # Servers answer 404 for a missing endpoint and for an unknown model. Only the second error mentions the model.
     error = failed.__cause__
     if not isinstance(error, ErrorStatus) or error.status not in _NO_SUCH_ENDPOINT:
         return failed.failure.as_api_error()

@@ -51,7 +51,7 @@ class ImageUpload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageRequest:
-    """An image to generate, or with `pictures` to edit. `pictures` and `mask` are data URLs."""
+    """A request to generate an image, or to edit `pictures` if there are any. `pictures` and `mask` are data URLs."""
 
     prompt: str
     settings: Mapping[str, Any]
@@ -70,10 +70,10 @@ class GeneratedImage:
 
 
 async def check_image_model(principal: Principal, model: str | None, *, param: str) -> None:
-    """Raise a 400 if an image generation tool has no usable model. The caller needs access to a model that it names."""
+    """Raise a 400 if an image generation tool has no usable model. The caller must have access to a named `model`."""
     try:
         if model is not None:
-            # Only checks that the caller may use the model; the call resolves the route again.
+            # This only checks that the caller may use the model. The call itself resolves the route again.
             await directory.aroute(principal, model)
             return
         default = await directory.image_model.aget(principal.team_id)
@@ -96,7 +96,7 @@ def _operator_principal(principal: Principal) -> Principal:
 async def forward_images(
     *, principal: Principal, values: Mapping[str, Any], uploads: Sequence[ImageUpload], request: RequestInfo
 ) -> Chunk:
-    """Return the answer of an image model's server unchanged. With `uploads`, images are edited. Raises `ApiError`."""
+    """Return the unchanged answer of an image model's server. With `uploads`, images are edited. Raises `ApiError`."""
     named = values.get("model")
     model = named or await directory.image_model.aget(principal.team_id)
     if not model:
@@ -135,7 +135,7 @@ class TeamImageGenerator:
         values: dict[str, Any] = {**image_request.settings, "prompt": image_request.prompt}
         if image_request.partial_images:
             values |= {"stream": True, "partial_images": image_request.partial_images}
-        # An image to change makes the request an edit, which is another endpoint.
+        # Requests with images to edit are sent to another endpoint.
         uploads = _uploads(image_request)
         path, image = (EDITS if uploads else GENERATIONS), None
         async with aclosing(_answers(path, values, uploads, route=route, account=account)) as answers:
@@ -183,7 +183,7 @@ async def _answers(
         is_chat = isinstance(reported, Mapping) and "prompt_tokens" in reported
         used = reported_usage(reported) if is_chat else reported_usage(reported, read="input", written="output")
         if used is not None:
-            # All output of these endpoints is images, even if the upstream does not report it as such.
+            # The output of these endpoints consists only of images, even if the upstream reports other tokens.
             drawn = used.output_image_tokens or used.output_tokens
             return account.object_id, replace(used, output_image_tokens=drawn, images=_count_images(last))
         return account.object_id, replace(call.unreported(), images=_count_images(last))
@@ -213,12 +213,12 @@ async def _sent(
     body: Any = values
     if uploads:
         body = Form(
-            # Form fields are text; Python's "True" would not be understood.
+            # Form fields are text, and upstreams do not understand Python's "True".
             fields={name: "true" if value is True else str(value) for name, value in values.items()},
             files=[(file.field, (file.filename, file.content, file.content_type)) for file in uploads],
         )
     async with call.post(path, body) as response:
-        # Plain JSON, unless partial images were requested and the server streams them.
+        # The answer is plain JSON unless partial images were requested and the server streams them.
         if not is_streamed(response):
             yield await read_document(response)
             return
@@ -234,7 +234,7 @@ async def _sent(
 
 
 def _parse_image(answer: Chunk, settings: Mapping[str, Any]) -> GeneratedImage:
-    """Parse the image of an answer or an event. Settings that the server did not report are those of the request."""
+    """Parse the image of an answer or an event. Settings that are not reported are taken from the request's."""
     match answer:
         case {"data": [{"b64_json": str() as content} as first, *_]} if content:
             revised = first.get("revised_prompt")
@@ -251,7 +251,7 @@ def _parse_image(answer: Chunk, settings: Mapping[str, Any]) -> GeneratedImage:
 
 
 def _uploads(image_request: ImageRequest) -> list[ImageUpload]:
-    """Return the images of a request and its mask as files of a form."""
+    """Return the images and the mask of a request as files of a form."""
     uploads = []
     urls = [("image[]", url) for url in image_request.pictures]
     if image_request.mask:

@@ -1,8 +1,8 @@
 """`POST /v1/responses/input_tokens`: count the input tokens of a response without creating it.
 
-The body is that of `POST /v1/responses` without the parameters that do not affect the input; all of it is optional. It
-is checked and read in the same way, so that the count matches the response. Nothing is stored, and no model is called.
-Upstreams count the tokens if they can; otherwise, four characters count as one token.
+The body has the parameters of `POST /v1/responses` that affect the input. All of them are optional. They are checked
+and read in the same way, so that the count is the same as for a response. Nothing is stored, and no model is called.
+Upstreams count the tokens if they can. Otherwise, four characters count as one token.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ PARAMETERS = (
     "truncation",
 )
 _REFUSED = ("personality",)
-# Parameters that a response requires but a count does not; any value passes the check.
+# Parameters that are required for a response but not for a count. Any value passes the check.
 _PLACEHOLDERS: dict[str, Any] = {"model": "any", "input": "any"}
 _NOT_SENT: dict[str, Any] = {"model": "", "input": []}
 _SECONDS = 10.0
@@ -69,7 +69,7 @@ def parse_count(values: dict[str, Any]) -> CreateResponse:
 
 
 async def count_input_tokens(*, principal: Principal, body: CreateResponse) -> int:
-    """Return the upstream's count of the input tokens, or an estimate if it cannot count or there is no model."""
+    """Return the upstream's count of the input tokens, or an estimate if it cannot count or no model is given."""
     route = await directory.aroute(principal, body.model) if body.model else None
     run_context = (await prepare(principal=principal, body=body, route=route)).run_context
     counted: dict[str, Any] = {
@@ -88,7 +88,7 @@ async def count_input_tokens(*, principal: Principal, body: CreateResponse) -> i
 
 
 async def _count_upstream(route: Route, request: TurnRequest) -> int | None:
-    # A count is not worth a failed request: without an answer the caller estimates.
+    # Errors of the upstream do not fail the request: without an answer, the caller uses an estimate.
     how = route.capabilities.token_counting
     if how == TokenCounting.ESTIMATE:
         return None
@@ -102,7 +102,7 @@ async def _count_upstream(route: Route, request: TurnRequest) -> int | None:
             else:
                 path = "/responses/input_tokens"
                 body, names, name = responses_api.request_body(route, request, attachments), _COUNTED, "input_tokens"
-            # Counting is not charged, so its requests are not recorded.
+            # Upstreams do not charge for counting, so there is no usage record.
             asked = {name: body[name] for name in names if name in body}
             async with post(route, path, asked, attempts=[]) as response:
                 found = (await read_document(response)).get(name)

@@ -1,7 +1,7 @@
-"""`GET /v1/models`: the models of the platform, and those that the upstream behind the route `*` lists itself.
+"""`GET /v1/models`: the models of the platform, and the models that the upstream of the route `*` lists.
 
-Clients choose from this list, so it must be quick: a process asks an upstream at most once a minute, and an upstream
-that is down or slow only leaves its models out.
+People choose a model from this list, so it must be fast: a process asks an upstream at most once a minute, and the
+models of an upstream that is down or slow are left out.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ _MAX_LISTS = 1000
 _TOO_LARGE = Failure.of(UpstreamError("The model's server sent too much."))
 
 Models = Mapping[str, int | None]
-"""Names of models, each with its Unix time of creation where it is known."""
+"""Names of models with their Unix times of creation, or None if a time is unknown."""
 
 
 class ModelLists:
-    """Cached lists of upstreams. An old list is used until there is a new one."""
+    """Cached model lists of upstreams. An old list is used until a new list was received."""
 
     def __init__(
         self, fetch: Callable[[UpstreamEndpoint], Awaitable[Models]], *, now: Callable[[], float] = time.monotonic
@@ -49,7 +49,7 @@ class ModelLists:
 
     async def find(self, upstream: UpstreamEndpoint) -> Models | None:
         """Return the models of an upstream; None if it has never returned a list."""
-        # An upstream that has moved, or has another key, may have other models.
+        # The URL and the API key are part of the cache key, because the models may change when they change.
         key = (upstream.id, upstream.base_url, upstream.api_key)
         if self._due.get(key, 0.0) <= self._now() and key not in self._fetching:
             if len(self._due) >= _MAX_LISTS:
@@ -60,7 +60,7 @@ class ModelLists:
             )
             task.add_done_callback(lambda _: self._fetching.pop(key, None))
         if key not in self._known and key in self._fetching:
-            # Shielded: other requests wait for the same list.
+            # Shielded, because other requests wait for the same list.
             await asyncio.shield(self._fetching[key])
         return self._known.get(key)
 
@@ -85,7 +85,7 @@ async def fetch_models(upstream: UpstreamEndpoint) -> Models:
 def _readable(rows: list[Any]) -> Iterable[tuple[str, int | None]]:
     for row in rows[:_MAX_MODELS]:
         name = row.get("id") if isinstance(row, dict) else None
-        # Names that no request could contain, or that mean something else here.
+        # Skip names that requests cannot contain, and `*`, which is the wildcard here.
         if isinstance(name, str) and 0 < len(name) <= _MAX_NAME and name.isprintable() and name != "*":
             created = row.get("created")
             yield name, created if isinstance(created, int) and not isinstance(created, bool) else None
@@ -124,7 +124,7 @@ async def retrieve_model(caller: Principal, name: str) -> Body:
     wildcard = await directory.wildcard.aget(caller.team_id)
     if wildcard is not None and caller.may_use(name) and 0 < len(name) <= _MAX_NAME and name != "*":
         names = await _names(wildcard)
-        # Without a list, the upstream may have the model: requests for it would be sent there.
+        # If there is no list, the upstream may have the model, and requests for the model would be sent there.
         if names is None or name in names:
             return _public(wildcard, name, (names or {}).get(name))
         # Some servers have more models than they list, such as dated or fine-tuned ones.
@@ -134,7 +134,7 @@ async def retrieve_model(caller: Principal, name: str) -> Body:
 
 
 async def _names(wildcard: Wildcard) -> Models | None:
-    # All names stand for one model, so the upstream's other models cannot be reached.
+    # All names stand for this model, so the other models of the upstream cannot be used.
     if wildcard.upstream_model:
         return {wildcard.upstream_model: None}
     return await _lists.find(wildcard.upstream)

@@ -1,4 +1,4 @@
-"""Summaries of raw reasoning by the model that the operator has chosen for them."""
+"""Summaries of raw reasoning, written by the model that the operator has chosen for summaries."""
 
 import asyncio
 from contextlib import aclosing
@@ -41,7 +41,7 @@ class TeamSummarizer(ReasoningSummarizer):
         try:
             return await self._summarize(reasoning, style)
         except (ApiError, UpstreamFailed, TimeoutError):
-            # A summary is not worth a failed response. The usage record says that the call failed.
+            # A response must not fail because of its summary. The usage record shows that the call failed.
             return None
 
     async def _summarize(self, reasoning: str, style: str) -> str | None:

@@ -1,1 +1,1 @@
-"""Conversion of a request into the input of a model: context, attachments, prompts, tools, parameters."""
+"""Conversion of requests to the input of models: context, attachments, prompts, tools and parameters."""

@@ -1,10 +1,10 @@
 """Images and files of a request: check them before the run starts, and load their bytes or texts for the model.
 
-Images and files by URL are downloaded here, with the checks of `core.egress`, and not by the upstream: it may be able
-to reach private networks. They are downloaded once per run; items keep the URL that the client sent.
+Images and files with a URL are downloaded here, with the checks of `core.egress`, and not by the upstream, which may be
+able to reach private networks. They are downloaded once per run, and items keep the URL that the client sent.
 
-An invalid attachment of the request itself is a 400 that names its part. Attachments of earlier items were valid once;
-if one cannot be loaded any more, the model reads a short note instead.
+An invalid attachment of the request itself causes a 400 that names the invalid part. If an attachment of an earlier
+item cannot be loaded any more, the model reads a short note instead.
 """
 
 import asyncio
@@ -71,28 +71,28 @@ MIB = 1024 * 1024
 MAX_IMAGE = 20 * MIB
 MAX_FILE = 32 * MIB
 MAX_TOTAL = 50 * MIB
-# Per request: extracting a document takes up to seconds of a worker pool that all teams share.
+# Maximum per request: extracting the text of a document can take seconds in a process pool that all teams share.
 MAX_READ = 100
 _TOTAL_EXCEEDED = f"The images and files of the input are too large: the limit is {MAX_TOTAL // MIB} MiB together."
 _FETCH_SECONDS = 20.0
 _TOTAL_SECONDS = 60.0
 _CONCURRENCY = 4
-# Concurrent downloads of a team in one process: a request of a hundred bytes can make the process download, and hold,
-# as much as the largest body.
+# Maximum number of concurrent downloads of a team in one process: with a request of a hundred bytes, the process may
+# have to download and keep in memory as much data as in the largest request body.
 _TEAM_DOWNLOADS = 16
 # `image/jpg` is a frequent misspelling, which OpenAI accepts.
 _IMAGE_TYPES = {"image/png", "image/jpeg", "image/jpg", "image/gif", "image/webp"}
 _SIGNATURES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
 _DATA_URL = re.compile(r"data:([^;,]*)((?:;[^;,]*)*),", re.ASCII | re.IGNORECASE)
 _WEB_URL = re.compile(r"https?://.", re.ASCII | re.IGNORECASE)
-# Base64 of larger contents is converted in a thread, because it would block the event loop. A multiple of four
-# characters, so that it can be decoded in pieces of this size.
+# Larger contents are converted from and to base64 in a thread, because they would block the event loop. The number is a
+# multiple of four characters, so that base64 can be decoded in pieces of this size.
 _SMALL = 256 * 1024
-# By event loop and team.
+# Semaphores of downloads by event loop and team.
 _downloads: WeakValueDictionary[tuple[int, str], asyncio.Semaphore] = WeakValueDictionary()
 
 RequestParts = Sequence[tuple[str, Part]]
-"""The images and files of a request, each with the parameter that errors name."""
+"""The images and files of a request, each with the path of the parameter for error messages."""
 
 
 async def check_attachments(
@@ -100,9 +100,9 @@ async def check_attachments(
 ) -> "TeamAttachments | None":
     """Check and load the images and files of a request and of its context. Return None if there are none.
 
-    Raises the API error of the first invalid part of the request, with its path; an unknown file is a 404.
+    Raises the API error of the first invalid part of the request, with its path. An unknown file causes a 404.
     """
-    # The common case of a single text has no attachments; it is not worth searching.
+    # Fast path: the frequent case of a single text has no attachments.
     if isinstance(body.input, str) and not (context.preface or context.history) and len(context.input_items) == 1:
         return None
     given = parameters.input_items(body)
@@ -128,7 +128,7 @@ async def check_attachments(
             param=images[room] if room < len(images) else "input",
         )
     _check_count(own, can)
-    # Only for the request's own files: those of earlier items were permitted when they were sent.
+    # Checked only for the request's own files. Files of earlier items were permitted when they were sent.
     if any(part.file_id for _, part in own):
         principal.require(Scope.FILES_READ)
     attachments = TeamAttachments(principal.team_id)
@@ -138,9 +138,9 @@ async def check_attachments(
 
 
 async def load_image_urls(urls: Sequence[tuple[str, str]], *, team_id: str, can: Capabilities) -> dict[str, str]:
-    """Return the URL for the upstream of each image URL of a request; for endpoints that forward the client's JSON.
+    """Return, by image URL of a request, the URL to send upstream. For endpoints that forward the client's JSON.
 
-    `urls` are pairs of a parameter and its URL. Raises the API error of the first one that is invalid.
+    `urls` are pairs of a parameter and its URL. Raises the API error of the first invalid URL.
     """
     own = [(param, _image(url, param)) for param, url in urls]
     _check_count(own, can)
@@ -153,7 +153,7 @@ def _image(url: str, param: str) -> InputImage:
     try:
         return InputImage(image_url=url)
     except ValidationError as error:
-        # The schemas of these endpoints have other limits than items.
+        # The schemas of these endpoints have other limits than the schemas of items.
         raise (ImageTooLarge if url else InvalidImageUrl)(param=param) from error
 
 
@@ -173,7 +173,7 @@ def _check_count(own: RequestParts, can: Capabilities) -> None:
 
 
 class TeamAttachments:
-    """Implementation of the engine's `Attachments` for one team. Keeps what it has loaded as long as the run.
+    """Implementation of the engine's `Attachments` for one team. Loaded attachments are kept until the run ends.
 
     `seconds` is the total time for loading, shared by the attachments of the request and of its context.
     """
@@ -185,7 +185,7 @@ class TeamAttachments:
         self._seconds = seconds
 
     async def load_required(self, own: RequestParts, *, can: Capabilities) -> None:
-        """Load the attachments of a request. Raises the API error of the first one that is invalid or missing."""
+        """Load the attachments of a request. Raises the API error of the first invalid or missing attachment."""
         # A part that occurs twice is loaded only once.
         first: dict[str, tuple[str, Part]] = {}
         for param, part in own:
@@ -201,9 +201,9 @@ class TeamAttachments:
             raise FileTooLarge(_TOTAL_EXCEEDED, param=excess[0][0])
 
     async def load(self, items: Sequence[StoredItem], *, files: bool, inline_images: bool) -> AttachmentMap:
-        """Load the attachments of these items. A note replaces those that cannot be loaded."""
+        """Load the attachments of these items. Attachments that cannot be loaded are replaced by a note."""
         can = Capabilities(files=files, inline_images=inline_images)
-        # The newest first, because the oldest ones are left out if all together are too large.
+        # The newest attachments come first, because the oldest are left out if the total size is too large.
         parts = [(attachment_key(part), part) for part in all_parts(items)][::-1]
         named = dict(parts)
         forwarded = {
@@ -217,15 +217,15 @@ class TeamAttachments:
                 await _run_concurrently(
                     [partial(self._load_or_note, name, part, can, end) for name, part in new.items()]
                 )
-        # Forwarded URLs are not kept: another upstream of the run, which moderates or edits the image, may need its
-        # content.
+        # Forwarded URLs are not kept, because another upstream of the run, which moderates or edits the image, may need
+        # the content of the image.
         changed: dict[str, Attachment] = {**forwarded}
         for name, part in self._beyond_total(parts):
             changed[name] = _note(part, FileTooLarge(_TOTAL_EXCEEDED))
         return {**self._found, **changed} if changed else self._found
 
     def image_urls(self, parts: Iterable[InputImage]) -> dict[str, str]:
-        """Return the URL that the upstream gets for the URL of each part that was loaded or may be forwarded."""
+        """Return, by image URL, the URL to send upstream: a data URL if the image was loaded, else the same URL."""
         loaded = ((part.image_url or "", self._found.get(attachment_key(part))) for part in parts)
         return {url: image.url if isinstance(image, AttachmentImage) else url for url, image in loaded}
 
@@ -236,7 +236,7 @@ class TeamAttachments:
 
     @asynccontextmanager
     async def _until(self) -> AsyncIterator[float]:
-        """Yield the time of the loop's clock at which the total time is used up. Later calls get the rest of it."""
+        """Yield the event loop time at which the total time is used up. Later calls get the remaining time."""
         clock = asyncio.get_running_loop().time
         end = clock() + self._seconds
         try:
@@ -255,7 +255,7 @@ class TeamAttachments:
             if name not in self._found and (attached := await self._fetch(part, can)):
                 self._found[name] = attached
         except ApiError as error:
-            # Errors of storage and extraction do not know to which part of the request they belong.
+            # The storage and the extraction do not know the part of the request, so their errors do not name it.
             error.param = param
             raise
 
@@ -269,13 +269,13 @@ class TeamAttachments:
 
     async def _fetch_until(self, end: float, part: Part, can: Capabilities) -> Attachment | None:
         if _is_read(part, can) and asyncio.get_running_loop().time() >= end:
-            # Do not even start: thousands of documents may be left.
+            # Do not start any more, because thousands of documents may be left.
             raise TimeoutError
         async with asyncio.timeout_at(end):
             return await self._fetch(part, can)
 
     async def _fetch(self, part: Part, can: Capabilities) -> Attachment | None:
-        """Load a part. Return None for one without content."""
+        """Load a part. Return None if the part has no content."""
         if isinstance(part, InputFile):
             return await self._file(part, can)
         if part.file_id is not None:
@@ -358,8 +358,8 @@ class TeamAttachments:
             raise FileTooLarge(_TOTAL_EXCEEDED)
 
     def _beyond_total(self, parts: RequestParts) -> RequestParts:
-        """Return the parts that do not fit in the maximum total size of what the model reads."""
-        # Counted by occurrence: a short request can repeat a URL, and with it the image, thousands of times.
+        """Return the parts that exceed the maximum total size of attachments for the model."""
+        # Every occurrence counts, because a short request can repeat the URL of an image thousands of times.
         sizes = accumulate(_size_of(self._found.get(attachment_key(part))) for _, part in parts)
         return [entry for entry, size in zip(parts, sizes, strict=True) if size > MAX_TOTAL]
 
@@ -414,7 +414,7 @@ async def _decoded(data: str, start: int = 0) -> bytes:
 
 
 def _decode_in_pieces(data: str, start: int) -> bytes:
-    # A call holds the interpreter lock: 140 ms for 20 MB, 2 ms for a piece.
+    # Decoding holds the interpreter lock: 140 ms for 20 MB at once, but only 2 ms for a piece.
     if data.find("=", start, -2) >= 0:
         raise binascii.Error
     return join_pieces(_decoded_pieces(data, start), size=(len(data) - start) * 3 // 4)
@@ -427,7 +427,7 @@ def _decoded_pieces(data: str, start: int) -> Iterator[bytes]:
 
 
 async def _run_concurrently(jobs: Sequence[Callable[[], Awaitable[None]]]) -> None:
-    """Run the jobs, a few at a time. Raise the error of the first failed job in their order; start none after it."""
+    """Run the jobs, a few at a time. After a failure, start no more and raise the error of the first failed job."""
     semaphore = asyncio.Semaphore(_CONCURRENCY)
     failed = False
 
@@ -435,8 +435,8 @@ async def _run_concurrently(jobs: Sequence[Callable[[], Awaitable[None]]]) -> No
         nonlocal failed
         async with semaphore:
             try:
-                # The semaphore admits jobs in order, so all jobs before a failed one have started. That makes the first
-                # error in their order deterministic.
+                # The semaphore admits jobs in order, so all jobs before a failed job have started. Therefore the error
+                # that is raised does not depend on timing.
                 if not failed:
                     await job()
             except BaseException:
@@ -449,14 +449,14 @@ async def _run_concurrently(jobs: Sequence[Callable[[], Awaitable[None]]]) -> No
 
 
 def _is_read(part: Part, can: Capabilities) -> bool:
-    """Return whether a part takes time to load: the content is not in the request."""
+    """Return true if the content of a part is not in the request, so that it takes time to load."""
     if isinstance(part, InputFile) or part.file_id is not None:
         return True
     return can.inline_images and _web_url(part) is not None
 
 
 def _web_url(part: Part) -> str | None:
-    """Return the URL of an image that has to be downloaded, None for any other part."""
+    """Return the URL of an image on the web, or None for any other part."""
     if isinstance(part, InputFile) or part.file_id is not None or part.image_url is None:
         return None
     return part.image_url if _WEB_URL.match(part.image_url) else None

@@ -33,7 +33,7 @@ def check(body: CreateResponse, route: Route) -> None:
             f"Supported values are: {known}.",
             param="reasoning.effort",
         )
-    # Reasoning of chat completions is summarized here.
+    # The platform itself summarizes the reasoning of chat completions.
     has_summaries = can.reasoning_summaries or route.upstream.wire_api == WireApi.CHAT_COMPLETIONS
     if reasoning is not None and reasoning.style not in {None, "auto"} and not has_summaries:
         raise UnsupportedValue(
@@ -52,7 +52,7 @@ def check(body: CreateResponse, route: Route) -> None:
 def check_length(context: RunContext) -> None:
     """Raise `ContextTooLong` if the input exceeds the model's context window even after truncation.
 
-    Does nothing if the window is not known. Input is truncated only with `truncation: "auto"`.
+    Does nothing if the context window is not known. Input is truncated only with `truncation: "auto"`.
     """
     limits: dict[str, Any] = {
         "window": context.traits.context_window,
@@ -61,7 +61,7 @@ def check_length(context: RunContext) -> None:
         "attachments": context.attachments,
     }
     items = context.items
-    # The same rule as in the run, which truncates again before each turn.
+    # The run truncates again before each turn, by the same rule.
     if is_too_long(items=items, **limits) and context.parameters["truncation"] == "auto":
         items = fit(items, halved=False, **limits)
     if is_too_long(items=items, **limits):

@@ -1,4 +1,4 @@
-"""Assemble the model's context for a request: history, resolved references, paired calls and outputs."""
+"""Build the model's context for a request: the history, resolved references, and pairs of calls and outputs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,7 +37,7 @@ from tenants.principal import Principal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """The items that the model reads for a request, and where each of them comes from.
+    """The items that the model reads for a request, and the origin of the items.
 
     - `preface`: the messages of the request's prompt. They belong to the instructions and are not stored as items.
     - `history`: the items before this response, from its chain or its conversation.
@@ -48,8 +48,8 @@ class RequestContext:
     - `conversation_id`, `history_end`: the conversation that the response continues, and the position after the last
       item that was read from it.
     - `answered_response_id`: the response whose tool calls are answered by outputs in the input. Set only for a
-      conversation; in a chain it is always the predecessor.
-    - `compacted_context`: history and input from their latest compaction item on, if they contain one.
+      conversation; in a chain, this is always the predecessor.
+    - `compacted_context`: the history and input from the latest compaction item on, if they contain one.
     """
 
     preface: Sequence[StoredItem] = ()
@@ -71,16 +71,16 @@ class RequestContext:
 
     @property
     def compacted(self) -> int:
-        """The number of items, directly after the preface, that replace what was compacted."""
+        """The number of items, directly after the preface, that replace the compacted items."""
         return len(self.compacted_context.compacted) if self.compacted_context else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnstoredResponse:
-    """A finished response that was not stored and lives only in the memory of the connection that created it.
+    """A finished response that was not stored and exists only in the memory of the connection that created it.
 
-    `history` holds the items of the stored chain of `predecessor_id`. `unstored` holds the items after it, ending with
-    the response's own output; nothing else has a copy of them.
+    `history` holds the items of the stored chain of `predecessor_id`. `unstored` holds the items after this chain, up
+    to and including the response's own output. They exist only here.
     """
 
     response_id: str
@@ -90,7 +90,7 @@ class UnstoredResponse:
 
 
 def needs_database(body: CreateResponse, previous: UnstoredResponse | None = None) -> bool:
-    """Return whether the context of a request must be read from the database."""
+    """Return true if the context of a request must be read from the database."""
     chained = bool(body.previous_response_id) and previous is None
     refers = not isinstance(body.input, str) and any(isinstance(item, ItemReference) for item in body.input)
     return chained or refers or body.conversation is not None
@@ -103,12 +103,12 @@ def read_context(
     previous: UnstoredResponse | None = None,
     lock_for: str | None = None,
 ) -> RequestContext:
-    """Assemble the context of a request. Call it in a database thread when `needs_database` is true.
+    """Build the context of a request. Call it in a database thread if `needs_database` returns true.
 
     `previous` is the response of `previous_response_id` if the caller has it in memory. `lock_for` is the id of the new
-    response that locks the conversation of the request; without it the conversation is read without a lock.
+    response, for which the conversation of the request is locked. Without `lock_for`, a conversation is only read.
 
-    Raises the API errors of unknown ids, unpaired calls, and a conversation that another response has locked.
+    Raises an API error for unknown ids, unpaired calls, and a conversation that another response has locked.
     """
     if body.previous_input_messages:
         # These messages exist only in the request, so they are treated like the items of an unstored response.
@@ -135,8 +135,7 @@ def _after_unstored(previous: UnstoredResponse, own: RequestContext, body: Creat
     unstored = readable_items(previous.unstored)
     if body.store is False:
         return replace(own, history=[*previous.history, *unstored], predecessor_id=previous.predecessor_id)
-    # A stored response takes over the unstored items as its own input: anyone who later reads its chain from the
-    # database must find it complete.
+    # A stored response stores the unstored items as part of its own input, so that its stored chain is complete.
     return RequestContext(
         history=previous.history,
         input_bodies=[*previous.unstored, *own.input_bodies],
@@ -147,7 +146,8 @@ def _after_unstored(previous: UnstoredResponse, own: RequestContext, body: Creat
 
 
 def _without_orphans(chain: Chain) -> list[StoredItem]:
-    # A response deleted from the middle of the chain may have taken the other half of a call and its output with it.
+    # If a response in the middle of the chain was deleted, a call may be left without its output, or an output without
+    # its call.
     return pairing.without_orphans(readable_items(chain.items), settled=chain.settled)
 
 
@@ -168,16 +168,16 @@ def _after_conversation(
     context = _resolve_references(principal, body, _read(found))
     answered: str | None = None
     if any(pairing.call_output(item) for item in context.input_bodies):
-        # Calls are answered by the very next response: older responses of the conversation have no open call left.
+        # Calls are always answered by the next response, so older responses of the conversation have no open calls.
         made = Response.objects.filter(conversation_id=conversation_id).order_by("-created_at")
         answered = made.values_list("pk", flat=True).first()
     return replace(context, conversation_id=conversation_id, history_end=found.end, answered_response_id=answered)
 
 
 def load_history(response: Response) -> list[StoredItem]:
-    """Return the items before a stored response as it began, except those that were deleted since.
+    """Return the items that preceded a stored response when it began, except items that were deleted since then.
 
-    Runs inside a scope that sees the response's team.
+    Call it inside a scope that sees the response's team.
     """
     team_id = response.team_id
     if response.previous_response_id is not None:
@@ -192,7 +192,7 @@ def load_history(response: Response) -> list[StoredItem]:
 def restore_context(
     response: Response, input_bodies: Sequence[Body], *, preface: Sequence[StoredItem]
 ) -> RequestContext:
-    """Return the context of a stored response, for its model. Runs inside a scope that sees the response's team."""
+    """Return the context that the model of a stored response reads. Call it inside a scope that sees the team."""
     history, input_items = load_history(response), readable_items(input_bodies)
     decrypt = TeamCipher(response.team_id).decrypt_compaction
     compacted = from_latest_compaction([*history, *input_items], decrypt)
@@ -201,7 +201,7 @@ def restore_context(
 
 def _read(found: ContextItems) -> list[StoredItem]:
     items = readable_items(map(orjson.loads, found.texts))
-    # Where a call could not be read, its output must not be sent without it.
+    # If a call could not be read, its output must not be sent alone.
     return items if len(items) == len(found.texts) else pairing.without_orphans(items, settled=0)
 
 
@@ -210,7 +210,7 @@ def _resolve_references(principal: Principal, body: CreateResponse, history: lis
     wanted = [item.id for item in given if isinstance(item, ItemReference)]
     found = referenced(team_id=principal.team_id, item_ids=wanted) if wanted else {}
     sizes = {name: len(orjson.dumps(item.body)) for name, item in found.items()}
-    # A reference is a few bytes of request, but every repetition adds the whole item to the context.
+    # A reference takes only a few bytes of the request, but every repetition adds the whole item to the context.
     selectors.reject_oversized_context(sum(sizes.get(name, 0) for name in wanted))
     bodies: list[Body] = []
     items: list[StoredItem] = []
@@ -233,7 +233,7 @@ def _resolve_references(principal: Principal, body: CreateResponse, history: lis
 
 
 def _checked(principal: Principal, body: CreateResponse, context: RequestContext) -> RequestContext:
-    # The model reads from the latest compaction item on, so calls are paired only in that part.
+    # The model reads only the items from the latest compaction item on, so pairs are checked only in this part.
     compacted = from_latest_compaction(
         [*context.history, *context.input_items], TeamCipher(principal.team_id).decrypt_compaction
     )
@@ -246,10 +246,9 @@ def _checked(principal: Principal, body: CreateResponse, context: RequestContext
 
 
 def effective_request(body: CreateResponse, items: Iterable[StoredItem]) -> CreateResponse:
-    """Return the request with the reasoning effort and text format that its context has set.
+    """Return the request with the reasoning effort and text format that items of its context have set.
 
-    A `configuration_update` item applies from its position on, until another one follows. A setting of the request
-    itself takes precedence.
+    A `configuration_update` item applies until the next such item. A setting of the request itself takes precedence.
     """
     updates = [item for item in items if isinstance(item, ConfigurationUpdate)]
     if not updates:

@@ -1,6 +1,6 @@
-"""Check items before they enter a conversation.
+"""Check items before they are added to a conversation.
 
-A response will read them later, but only the client that adds them can still correct them.
+The items are checked now and not when a response reads them, because only the client that adds them can correct them.
 """
 
 from collections.abc import Sequence

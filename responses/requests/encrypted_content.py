@@ -1,6 +1,6 @@
 """Encrypted content: reasoning and compactions that clients keep between requests.
 
-It is encrypted for the team when it leaves the server, and checked and decrypted when it comes back.
+The content is encrypted for the team when it is sent to the client, and checked and decrypted when it is sent back.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ class TeamCipher:
         self._team_id = team_id
 
     def encrypt(self, content: ReasoningContent) -> str:
-        """Return reasoning as `encrypted_content`."""
+        """Return the `encrypted_content` of reasoning."""
         held = {name: value for name, value in asdict(content).items() if value}
         return content_cipher().encrypt(orjson.dumps(held), team_id=self._team_id, purpose=_REASONING)
 
@@ -34,13 +34,13 @@ class TeamCipher:
             held = orjson.loads(content_cipher().decrypt(token, team_id=self._team_id, purpose=_REASONING))
         except InvalidToken:
             return None
-        # Another version of the platform may have encrypted more fields, or fewer.
+        # Another version of the platform may have encrypted more or fewer fields.
         return ReasoningContent(
             **{field.name: held[field.name] for field in fields(ReasoningContent) if field.name in held}
         )
 
     def encrypt_compaction(self, compacted: CompactionContent) -> str:
-        """Return the content of a compaction item as its `encrypted_content`."""
+        """Return the `encrypted_content` of a compaction item."""
         held = {"summary": compacted.summary, "kept": [*compacted.kept]}
         return content_cipher().encrypt(orjson.dumps(held), team_id=self._team_id, purpose=_COMPACTION)
 
@@ -55,7 +55,7 @@ class TeamCipher:
 
 def reject_foreign_content(items: Iterable[InputItem], *, team_id: str, param: str = "input") -> None:
     """Raise a 400 for encrypted content that this server did not encrypt for this team."""
-    # Rejected now, because no model could read it: the client would only notice missing context.
+    # Rejected now, because no model could read it, and the client would not learn why context is missing.
     cipher = TeamCipher(team_id)
     for item in items:
         match item:

@@ -1,6 +1,6 @@
 """Pair tool calls with their outputs: every output needs its call, and every client tool call needs its output.
 
-Models reject anything else, often with messages that do not name the cause.
+Models reject unpaired calls and outputs, often with error messages that do not name the cause.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ from core.errors import ToolCallMismatch
 from engine.events.types import Body
 from responses.runs.store import CallUpdate
 
-# As in OpenAI's error messages; an output is named "… output".
+# Names of calls as in OpenAI's error messages, which add "output" to name the output.
 _LABELS: dict[type[Any], str] = {
     FunctionCall: "function call",
     CustomToolCall: "custom tool call",
@@ -81,8 +81,8 @@ def check(items: Iterable[StoredItem]) -> None:
                 )
             case _ if type(item) in _LABELS:
                 key = type(item), _call_id(item)
-                # A client may send the same item twice, which opens no new call. But the same call id on another item
-                # is a new call: some models number their calls from the start in each turn.
+                # If a client sends the same item twice, it is the same call. But the same call id in another item is a
+                # new call, because some models begin to number their calls from the start in each turn.
                 if key not in seen or item.id is None or seen[key] != item.id:
                     waiting[key] = item
                 seen[key] = item.id
@@ -97,10 +97,10 @@ def check(items: Iterable[StoredItem]) -> None:
 
 
 def without_orphans(items: Sequence[StoredItem], *, settled: int) -> list[StoredItem]:
-    """Return the items of a chain without halves of a pair whose other half was deleted together with its response.
+    """Return the items of a chain without calls or outputs whose counterpart was deleted together with its response.
 
-    Removes outputs without a call and, among the first `settled` items, calls without an output. Both were paired when
-    they were created, so a response between them must have been deleted since.
+    Removes outputs without a call and, among the first `settled` items, calls without an output. These items had their
+    counterpart when they were created, so a response must have been deleted since then.
     """
     waiting: dict[_Key, int] = {}
     seen: set[_Key] = set()
@@ -110,7 +110,7 @@ def without_orphans(items: Sequence[StoredItem], *, settled: int) -> list[Stored
     for index, item in enumerate(items):
         match item:
             case Compaction():
-                # The calls of later outputs may be inside the compaction, where they cannot be seen.
+                # The calls of later outputs may be part of the compacted items, which are encrypted.
                 is_complete = False
             case McpApprovalRequest():
                 requests.add(item.id)
@@ -131,7 +131,7 @@ def without_orphans(items: Sequence[StoredItem], *, settled: int) -> list[Stored
 
 
 def call_output(body: dict[str, Any]) -> CallOutput | None:
-    """Return the output of a tool call that an input item holds, or None for any other item."""
+    """Return the tool call output in an input item, or None for any other item."""
     if body["type"] not in _OUTPUT_TYPES:
         return None
     call_id = body["id"] if body["type"] == "local_shell_call_output" else body["call_id"]
@@ -141,7 +141,7 @@ def call_output(body: dict[str, Any]) -> CallOutput | None:
 
 
 def answered_calls(items: Iterable[Body], *, response_id: str | None) -> Sequence[CallUpdate]:
-    """Return the updates that end the calls of an earlier response whose outputs are among these items."""
+    """Return updates of an earlier response's calls, which end because these items contain their outputs."""
     if response_id is None:
         return ()
     at = now()
@@ -165,7 +165,7 @@ def _call_id(item: Any) -> str | None:
 
 
 def _is_client_call(item: StoredItem) -> bool:
-    # Hosted calls carry their output in the call item, or have none, so they are not paired.
+    # Hosted calls contain their output in the call item, or have no output, so they are not paired.
     match item:
         case ToolSearchCall() | ToolSearchOutput():
             return item.execution == "client"

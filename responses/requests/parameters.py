@@ -1,7 +1,8 @@
-"""Convert between a typed request and its stored parts: public parameters, hidden options, sampling parameters.
+"""Convert between a typed request and its stored parts: public parameters, hidden options and sampling parameters.
 
-`parameters` is the constant part of the response object, with all defaults filled in. `options` holds the values that
-the object does not contain. Above all it lists the parameters that were sent: only those are passed on to the upstream.
+`parameters` is the constant part of the response object, including all defaults. `options` holds the values that the
+response object does not contain. In particular, `options` lists the parameters that were sent, because only sent
+parameters are forwarded to the upstream.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,7 +32,8 @@ PLAIN = (
     "prompt_cache_key",
     "user",
 )
-# Parameters of some servers only (vLLM's names). They are not part of OpenAI's API, so the response object omits them.
+# Parameters that only some servers support, with vLLM's names. The response object omits them, because they are not
+# part of OpenAI's API.
 EXTRA_SAMPLING = ("top_k", "seed", "repetition_penalty", "min_p", "chat_template_kwargs")
 _DEFAULTS: dict[str, Any] = {
     "parallel_tool_calls": True,
@@ -59,8 +61,8 @@ def public_parameters(
     plain = {name: _or_default(getattr(body, name), default) for name, default in _DEFAULTS.items()}
     instructions: str | list[dict[str, Any]] | None = body.instructions
     if preface:
-        # With a prompt, the instructions are a list of messages; the request's own come first. The SDK types these as
-        # input messages: only messages of the assistant have ids.
+        # With a prompt, the instructions are a list of messages, which begins with the request's own instructions. In
+        # the types of the SDK these are input messages, of which only assistant messages have ids.
         own = [InputMessage(role="system", content=body.instructions)] if body.instructions else []
         instructions = [
             {name: value for name, value in message.wire().items() if name != "id"}
@@ -124,23 +126,23 @@ def public_parameters(
         "usage": None,
         "user": plain["user"],
         "metadata": body.metadata or {},
-        # Null is the standard program, unless it was named.
+        # The value is null for the standard program, unless the request named it.
         "access_programs": body.access_programs and {"cyber": "standard"},
         "prompt_cache_retention": body.prompt_cache_retention,
-        # The result, which is known at the end.
+        # The result is known only at the end.
         "moderation": None,
         **_only_if_sent(body),
     }
 
 
 def _only_if_sent(body: CreateResponse) -> dict[str, Any]:
-    """Return the fields of the response object that exist only if the request sent them."""
+    """Return the fields that are part of the response object only if the request sent them."""
     shown: dict[str, Any] = {}
     if options := body.prompt_cache_options:
         shown["prompt_cache_options"] = {"mode": options.mode or "implicit", "ttl": options.ttl or "30m"}
         if options.comparison_response_id is not None:
             shown["prompt_cache_options"]["comparison_response_id"] = options.comparison_response_id
-            # Only the upstream knows the contents of its cache, and chat completions do not report them.
+            # Only the upstream knows what its cache contains, and chat completions do not report it.
             shown["prompt_cache_diagnostics"] = {"type": "unavailable"}
     prompt, given = body.prompt, ((body.prompt and body.prompt.variables) or {}).items()
     variables = {name: value if isinstance(value, str) else input_part(value) for name, value in given}
@@ -148,20 +150,20 @@ def _only_if_sent(body: CreateResponse) -> dict[str, Any]:
         "conversation": body.conversation and {"id": body.conversation.id},
         "prompt": prompt and {"id": prompt.id, "variables": variables, "version": prompt.version},
         "request_id": body.request_id,
-        # The effective value, which is the only one that this server supports.
+        # The effective value. This server supports no other value.
         "image": body.image and {"context_compression": "disabled"},
     }
     return {name: value for name, value in shown.items() if value is not None}
 
 
 def split_instructions(parameters: dict[str, Any]) -> tuple[str | None, list[StoredItem]]:
-    """Return the stored instructions as text, or as the messages of a prompt. One of the two is empty."""
+    """Return the stored instructions as a text and as the messages of a prompt. One of the two is empty."""
     written = parameters.get("instructions")
     return (None, [from_wire(message) for message in written]) if isinstance(written, list) else (written, [])
 
 
 def hidden_options(body: CreateResponse) -> dict[str, Any]:
-    """Return the part of the request that resuming needs but the response object does not contain."""
+    """Return the values of the request that the response object omits but a worker needs to resume the run."""
     obfuscate = body.stream_options.include_obfuscation if body.stream_options else None
     sent = [name for name in (*PLAIN, "text", "tool_choice") if getattr(body, name) is not None]
     if body.text and body.text.verbosity:
@@ -172,7 +174,7 @@ def hidden_options(body: CreateResponse) -> dict[str, Any]:
         "include": body.include or [],
         "obfuscate": _or_default(obfuscate, default=True),
     }
-    # Sampling parameters that the response object omits, or that it contains with defaults filled in.
+    # Sampling parameters that the response object omits, or for which it shows defaults.
     if extra := {name: getattr(body, name) for name in EXTRA_SAMPLING if getattr(body, name) is not None}:
         hidden["extra"] = extra
     if body.client_metadata:
@@ -190,7 +192,7 @@ def hidden_options(body: CreateResponse) -> dict[str, Any]:
 
 
 def compaction_plan(options: dict[str, Any]) -> CompactionPlan | None:
-    """Return when to compact the context, from stored options, or None for never."""
+    """Return the plan for compacting the context from stored options, or None if it is never compacted."""
     plan = options.get("compaction")
     return None if plan is None else CompactionPlan(**plan)
 
@@ -198,11 +200,11 @@ def compaction_plan(options: dict[str, Any]) -> CompactionPlan | None:
 def build_sampling(parameters: dict[str, Any], options: dict[str, Any], items: Iterable[StoredItem] = ()) -> Sampling:
     """Return the sampling parameters of a stored response. Items of its context may add tools."""
     sent = set(options["sent"])
-    # Only parameters that were sent go to the upstream: a default filled in here may differ from its own.
+    # Only parameters that were sent are forwarded, because the upstream may have other defaults.
     choice = parameters["tool_choice"] if "tool_choice" in sent else None
     text = parameters["text"] if "text" in sent else {}
     tools = tool_offer.available_tools(parameters["tools"], choice, items)
-    # The text format in the nested shape of chat completions; None for plain text.
+    # The text format in the nested form of chat completions; None for plain text.
     response_format: dict[str, Any] | None = None
     match text.get("format"):
         case None | {"type": "text"}:

@@ -1,4 +1,4 @@
-"""Prepare a request: check it completely, and read everything that its run or a count of its tokens needs."""
+"""Prepare a request: check all of it, and read all data that its run or a token count needs."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -41,19 +41,19 @@ from tenants.directory import Route
 from tenants.models import Scope
 from tenants.principal import Principal
 
-# Converting this many items takes 5 ms.
+# Number of items whose conversion takes 5 ms.
 _LONG_HISTORY = 200
 _TRAITS = tuple(trait.name for trait in fields(ModelTraits))
 LockConversation = Callable[[CreateResponse], Awaitable[RequestContext]]
-"""Locks the conversation of a request for its new response, and reads the context."""
+"""Function that locks the conversation of a request for its new response and returns the context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedRequest:
-    """A request that its model can answer, with the data that was read for it.
+    """A valid request that its model supports, with the data that was read for the request.
 
-    `body` has the defaults of its prompt and the settings of its context. `options` holds the values that
-    `run_context.parameters` does not contain; both are stored.
+    `body` includes the defaults of its prompt and the settings of its context. `options` holds the values that
+    `run_context.parameters` does not contain. Both are stored.
     """
 
     body: CreateResponse
@@ -76,10 +76,10 @@ class PreparedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextSources:
-    """The sources of a context that its request only names.
+    """The sources of a request's context that are not part of the request.
 
-    `preface` holds the messages of the request's prompt, `previous` the response of `previous_response_id` if the
-    caller has it in memory. Without `lock_conversation`, a conversation is only read.
+    `preface` are the messages of the request's prompt. `previous` is the response of `previous_response_id` if the
+    caller has it in memory. Without `lock_conversation`, a conversation is read without locking it.
     """
 
     preface: Sequence[StoredItem] = ()
@@ -99,7 +99,7 @@ async def prepare(
     sources: ContextSources = _DATABASE_ONLY,
     wants_events: bool = True,
 ) -> PreparedRequest:
-    """Check a request and read its context. Without a route nothing is known to be unsupported.
+    """Check a request and read its context. Without a route, the capabilities of the model are not checked.
 
     The length of the context is not checked. Raises the API error of the first defect.
     """
@@ -111,20 +111,20 @@ async def prepare(
         if body.conversation is not None:
             principal.require(Scope.CONVERSATIONS_READ)
         read = partial(read_context, principal=principal, body=body, previous=previous)
-        # Most requests bring their whole context and need no database thread.
+        # Most requests contain their whole context and need no database thread.
         context = await (in_db_thread if needs_database(body, previous) else off_loop)(read)
     # A short request may continue a long conversation.
     if len(context.history) > _LONG_HISTORY:
         note_size(LARGE_BYTES)
     if preface:
         context = replace(context, preface=preface)
-    # Items of the context may change reasoning and text settings, so capabilities are checked after it was read.
+    # Items of the context may change reasoning and text settings, so capabilities are checked only now.
     body = effective_request(body, context.items)
     options = hidden_options(body)
     if route is not None:
         capabilities.check(body, route)
-        # Stored with the run, so that a worker that resumes it uses the same traits even if an operator has changed the
-        # model since.
+        # Stored with the run, so that a worker that resumes the run uses the same traits, even if an operator has
+        # changed the model in the meantime.
         options["traits"] = {name: getattr(route.capabilities, name) for name in _TRAITS}
     can = route.capabilities if route is not None else Capabilities()
     attachments = await check_attachments(principal=principal, body=body, context=context, can=can)
@@ -168,7 +168,7 @@ async def prepare(
 class StoredRequest:
     """The parts of a request that are stored with its response. `model` is the upstream's name of the model.
 
-    `instructions` are those of the request alone, while the parameters also contain the messages of its prompt.
+    `instructions` are only the request's own instructions. The parameters also contain the messages of its prompt.
     """
 
     parameters: dict[str, Any]
@@ -195,7 +195,7 @@ def build_run_context(
         items=items,
         attachments=attachments,
         cipher=TeamCipher(team_id),
-        # An unstored response has no parameters; it can only be ended.
+        # An unstored response has no stored parameters, so its run can only be ended.
         sampling=build_sampling(parameters, options, items) if parameters else Sampling(),
         traits=ModelTraits(**options.get("traits", {})),
         include=frozenset(options.get("include", ())),
@@ -208,7 +208,7 @@ def build_run_context(
 
 
 def restore_run_context(response: Response, input_bodies: Sequence[Body]) -> RunContext:
-    """Build the constant part of the run of a stored response, with the bodies of its own input items."""
+    """Build the constant part of a stored response's run. `input_bodies` are the bodies of its own input items."""
     instructions, preface = split_instructions(response.parameters)
     return build_run_context(
         response.team_id,

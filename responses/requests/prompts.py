@@ -1,7 +1,8 @@
-"""Prompts that teams store here: a request names one by its id and gives values for its variables.
+"""Prompts that teams have stored: a request refers to a prompt by its id and gives values for its variables.
 
-A version is a list of messages with variables as `{{name}}`, and a model and parameters as defaults for requests that
-do not set them. Its messages come before everything else that the model reads.
+A version of a prompt has a list of messages, which may contain variables such as `{{name}}`. It may also have a model
+and parameters, which are defaults for requests that do not set them. The model reads the messages before all other
+items.
 """
 
 import re
@@ -81,16 +82,16 @@ async def resolve(*, principal: Principal, body: CreateResponse) -> tuple[Create
     preface = render(version.messages, named.variables or {})
     # Parsed like a request, so that defaults become typed values; model and input are placeholders.
     defaults = parse_create({**version.parameters, "model": "any", "input": "any"}) if version.parameters else None
-    # A parameter of the request takes precedence over that of the prompt.
+    # The parameters of the request take precedence over the parameters of the prompt.
     update = {name: getattr(defaults, name) for name in version.parameters if getattr(body, name) is None}
     if not body.model:
         if not version.model:
             raise MissingParameter("model")
         update["model"] = version.model
-    # The response reports the version that was used, also if the request left it out.
+    # The response reports the version that was used, even if the request did not name one.
     update["prompt"] = named.model_copy(update={"version": str(version.number)})
     body = body.model_copy(update=update)
-    # Each half was checked on its own, but a request and its prompt may set parameters that exclude each other.
+    # The request and the prompt were checked separately, but together they may set parameters that exclude each other.
     check_combinations(body)
     return body, preface
 
@@ -99,7 +100,7 @@ async def resolve(*, principal: Principal, body: CreateResponse) -> tuple[Create
 
 
 def render(messages: list[dict[str, Any]], variables: Variables) -> list[Message]:
-    """Replace the variables in the messages. Raises a 400 for a missing or an unknown variable."""
+    """Return the messages with the values of their variables. Raises a 400 for a missing or an unknown variable."""
     wanted = variable_names(messages)
     for name in variables:
         if name not in wanted:
@@ -119,7 +120,7 @@ def render(messages: list[dict[str, Any]], variables: Variables) -> list[Message
             part = variables[piece] if index % 2 else piece
             if isinstance(part, str):
                 part = InputText(text=part)
-            # Adjacent texts are joined into one part, so that a text variable does not start a new part.
+            # Adjacent texts are joined into one part, so that a variable with a text does not start a new part.
             if isinstance(part, InputText) and parts and isinstance(parts[-1], InputText):
                 parts[-1] = InputText(text=parts[-1].text + part.text)
             elif not isinstance(part, InputText) or part.text:
@@ -149,14 +150,14 @@ def _text_value(name: str, variables: Variables) -> str:
 
 
 def parse_prompt_content(values: dict[str, Any]) -> PromptContent:
-    """Check and parse the content of a new version. Raises the `BadRequest` that names the first error."""
+    """Check and parse the content of a new version. Raises a `BadRequest` with the first error."""
     content = validate(PromptContent, values)
     for name in content.parameters:
         if name not in PARAMETERS:
             raise UnsupportedParameter(
                 f"The parameter '{name}' can only be set in a request, not in a prompt.", param=name
             )
-    # Reject invalid values now instead of with every request that names the prompt.
+    # Invalid values are rejected here, because otherwise every request with the prompt would fail.
     parse_create({**content.parameters, "model": "any", "input": "any"})
     for tool in content.parameters.get("tools") or ():
         if any(tool.get(name) for name in _SECRET):

@@ -1,7 +1,7 @@
 """Rebuild the request of a stored response, to run it again or to show it.
 
-It contains only what the client sent, as far as that is known. Secrets of tools are missing, because they are erased
-when the run ends.
+The rebuilt request contains only values that the client is known to have sent. Secrets of tools are missing, because
+they are erased when the run ends.
 """
 
 from typing import Any
@@ -21,10 +21,10 @@ _IF_SET = ("max_tool_calls", "metadata", "prompt_cache_retention", "tools")
 
 
 def rebuild_request(response: Response, *, with_history: bool = True) -> Body:
-    """Return the body of the request. Runs inside a scope that sees the response's team.
+    """Return the body of the request. Call it inside a scope that sees the response's team.
 
-    With history, the input starts with the items of its conversation instead of naming the conversation: running the
-    request again must not append to the conversation a second time.
+    With history, the request does not name its conversation, because running it again must not append items to the
+    conversation a second time. Instead, the input begins with the items of the conversation.
 
     Raises `BadRequest` if the response was not stored, or its prompt was deleted.
     """
@@ -38,7 +38,7 @@ def rebuild_request(response: Response, *, with_history: bool = True) -> Body:
         items = [*(item.with_id() for item in load_history(response)), *items]
     compaction: dict[str, Any] = options.get("compaction", {})
     if compaction.get("at_once"):
-        # The trigger is not an item, so it is not among the placements; the options remember it.
+        # The trigger is not an item, so it has no placement. It is stored in the options.
         items.append({"type": "compaction_trigger"})
     body: Body = {"model": response.model, "input": items}
     prompt, instructions = parameters.get("prompt"), parameters.get("instructions")
@@ -48,7 +48,8 @@ def rebuild_request(response: Response, *, with_history: bool = True) -> Body:
         if version is None:
             raise BadRequest("The prompt of the response was deleted.")
         body["prompt"] = prompt
-        # The stored instructions are all messages of the prompt; one more in front of them are the request's own.
+        # The stored instructions are the messages of the prompt. An additional first message contains the request's own
+        # instructions.
         if isinstance(instructions, list) and len(instructions) > len(version.messages):
             own = instructions[0]["content"]
             body["instructions"] = own if isinstance(own, str) else "".join(part.get("text", "") for part in own)
@@ -56,11 +57,11 @@ def rebuild_request(response: Response, *, with_history: bool = True) -> Body:
         body["instructions"] = instructions
     body |= {name: parameters[name] for name in _SENT if name in sent and parameters.get(name) is not None}
     body |= {name: parameters[name] for name in _IF_SET if parameters.get(name)}
-    # The remaining parameters are stored in another shape than they are sent in.
+    # The stored form of the remaining parameters differs from their form in requests.
     text: Body = {}
     if "text" in sent and (text_format := (parameters.get("text") or {}).get("format")):
         text["format"] = {name: value for name, value in text_format.items() if value is not None}
-    # Only what was sent: the stored text parameter has its defaults filled in.
+    # Included only if it was sent, because the stored text parameter includes defaults.
     if "verbosity" in sent:
         text["verbosity"] = parameters["text"]["verbosity"]
     threshold = "threshold" in compaction
@@ -75,7 +76,7 @@ def rebuild_request(response: Response, *, with_history: bool = True) -> Body:
         "context_management": threshold and [{"type": "compaction", "compact_threshold": compaction["threshold"]}],
     }
     body |= {name: value for name, value in converted.items() if value}
-    # Sampling parameters of some servers only; they are not part of the public parameters.
+    # Sampling parameters that only some servers support are not part of the public parameters.
     body |= options.get("extra", {})
     if response.previous_response_id is not None:
         body["previous_response_id"] = response.previous_response_id

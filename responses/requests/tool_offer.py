@@ -1,5 +1,4 @@
-"""The tools of a request in three views: as the client sent them, as the response object contains them, and as the
-upstream receives them."""
+"""The tools of a request in three forms: of the request, of the response object, and of the upstream's API."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,8 +29,8 @@ _HIDDEN = {
 class ToolOffer:
     """A tool that can be offered to an upstream.
 
-    `label` is the type and name by which a tool choice refers to it. A `deferred` tool is offered only after a tool
-    search has found it. `shown` is the tool as the response object contains it.
+    `label` is the type and name by which a tool choice refers to the tool. A `deferred` tool is offered only after a
+    tool search has found it. `shown` is the tool in the form of the response object.
     """
 
     tool: FunctionTool
@@ -54,7 +53,7 @@ def public_tool_choice(body: CreateResponse) -> Any:
 
 
 async def check_grammars(body: CreateResponse) -> None:
-    """Raise `InvalidValue` for an invalid grammar, in the tools of the request or of its input items."""
+    """Raise `InvalidValue` for an invalid grammar in the tools of the request or in the tools of its input items."""
     own = grammars(body.tools or (), param="tools")
     added = () if isinstance(body.input, str) else grammars_of_items(body.input)
     for grammar, where in (*own, *added):
@@ -63,10 +62,10 @@ async def check_grammars(body: CreateResponse) -> None:
 
 
 def available_tools(tools: Sequence[Shown], choice: Any, items: Iterable[StoredItem] = ()) -> list[ToolOffer]:
-    """Return the tools that may be offered to the model, including those that items of its context have loaded.
+    """Return the tools that may be offered to the model, including tools that items of its context have loaded.
 
-    `allowed_tools` is a hard constraint: all other tools are left out. A deferred tool stays deferred until a search
-    has loaded it, unless the tool choice forces it.
+    With `allowed_tools`, all other tools are left out. A deferred tool stays deferred until a search has loaded it,
+    unless the tool choice forces the tool.
     """
     found = {offer.tool.name: offer for offer in client_tool_offers(tools)}
     # The tools that tool searches have found, or that developers have added.
@@ -90,7 +89,7 @@ def available_tools(tools: Sequence[Shown], choice: Any, items: Iterable[StoredI
 
 
 def allows(choice: Any, kind: str) -> bool:
-    """Return whether a tool choice permits an unnamed tool of this type; `allowed_tools` may exclude it."""
+    """Return true if a tool choice permits a tool of this type without a name. `allowed_tools` may exclude it."""
     if not isinstance(choice, dict) or choice["type"] != "allowed_tools":
         return True
     return any(tool["type"] == kind for tool in choice["tools"])
@@ -104,7 +103,7 @@ def visible_tools(known_tools: Iterable[ToolOffer]) -> tuple[FunctionTool, ...]:
 def upstream_tool_choice(choice: Any, known_tools: Iterable[ToolOffer]) -> str | FunctionTool | None:
     """Return the tool choice as the upstream receives it."""
     match choice:
-        # The other tools are already left out, so only the mode remains.
+        # The other tools were already left out, so only the mode is needed.
         case {"type": "allowed_tools", "mode": str() as mode}:
             return mode
         case {"type": "mcp", "name": str()}:
@@ -144,7 +143,7 @@ def _label(tool: Shown) -> tuple[str, str]:
 
 
 def _named(tool: Shown, *, namespace: str | None = None, about: str = "") -> ToolOffer:
-    # Upstreams know neither namespaces nor output schemas, so both are described in the text.
+    # Upstreams support neither namespaces nor output schemas, so the description of the tool contains both.
     sentences = [tool.get("description") or ""]
     if namespace is not None:
         sentences.append(f"It belongs to {namespace}: {about}")
@@ -160,7 +159,7 @@ def _named(tool: Shown, *, namespace: str | None = None, about: str = "") -> Too
         strict=tool.get("strict"),
         form=CallForm.CUSTOM if tool["type"] == "custom" else CallForm.FUNCTION,
         label=tool["name"],
-        # OpenAI's calls of a deferred function outside of a namespace have its name as their namespace.
+        # In OpenAI's API, calls of a deferred function outside of a namespace have the function's name as namespace.
         namespace=tool["name"] if namespace is None and _is_deferred_function(tool) else namespace,
         grammar=grammar,
         asynchronous=bool(tool.get("async")),
