@@ -1,6 +1,6 @@
 """Collect the texts of items for full-text search, separately from the runs that write the items.
 
-It works in small transactions, continues where it stopped, and is safe to run twice and concurrently.
+The task works in small transactions and continues where it stopped. It can safely run repeatedly and concurrently.
 """
 
 import logging
@@ -17,12 +17,12 @@ from tenants.models import Team
 logger = logging.getLogger(__name__)
 
 BATCH_SIZE = 500
-"""Placements per transaction."""
+"""Number of placements per transaction."""
 
 MAX_PLACEMENTS = 20_000
-"""Placements that one call reads at most."""
+"""Maximum number of placements that one call reads."""
 
-# Items per query: their bodies may be megabytes each.
+# Number of items per query, because each body may have several megabytes.
 _ITEMS_PER_QUERY = 25
 _MAX_REMOVED = 5000
 _MAX_ATTEMPTS = 3
@@ -32,14 +32,14 @@ _PLAIN = {code: " " for code in range(32) if chr(code) not in "\t\n\r"}
 
 
 def collect() -> int:
-    """Collect the texts of items that are new since the last call. Return the number of placements read."""
+    """Collect the texts of new items since the last call. Return the number of placements that were read."""
     read, attempts = 0, 0
     _move_horizon()
     while read < MAX_PLACEMENTS:
         try:
             found = _collect_batch()
         except IntegrityError:
-            # An item was deleted while its text was being written. The next attempt does not find it any more.
+            # An item was deleted while its text was written. The next attempt no longer finds the item.
             attempts += 1
             if attempts >= _MAX_ATTEMPTS:
                 raise
@@ -51,7 +51,7 @@ def collect() -> int:
 
 
 def remove_excluded_teams() -> int:
-    """Delete texts of teams with full-text search disabled, a bounded number per call. Return the number deleted."""
+    """Delete a bounded number of texts of teams without full-text search. Return the number of deleted texts."""
     with scope.every_team():
         removed = 0
         for team_id in Team.objects.filter(full_text_search=False).values_list("pk", flat=True):
@@ -63,8 +63,8 @@ def remove_excluded_teams() -> int:
 
 def _move_horizon() -> None:
     """Advance `safe`, the placement id up to which no further placement can become visible, and `pending` after it."""
-    # `pending` is stored in one call and `pending_xid` in the next, seconds later. A transaction may have been assigned
-    # a placement id an instant before it has a transaction id of its own.
+    # `pending` is stored in one call, and `pending_xid` in the next call, seconds later. This is necessary because a
+    # transaction may be assigned a placement id a moment before it gets its transaction id.
     with scope.every_team():
         SearchMark.objects.get_or_create(pk=_MARK_ID)
         mark = _locked()
@@ -86,7 +86,7 @@ def _move_horizon() -> None:
 
 
 def _collect_batch() -> int:
-    """Collect the texts of the next placements. Return the number of placements."""
+    """Collect the texts of the next placements. Return the number of placements that were read."""
     with scope.every_team():
         mark = _locked()
         if mark is None or mark.through >= mark.safe:

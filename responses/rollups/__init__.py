@@ -1,1 +1,1 @@
-"""Hourly sums of responses, calls and tool calls: definitions, aggregation and queries."""
+"""Hourly sums of responses, upstream calls and tool calls: definitions, aggregation and queries."""

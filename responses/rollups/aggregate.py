@@ -1,20 +1,21 @@
 """Roll up rows into hourly sums, in the order of time.
 
-The rows of the current hour are added every five minutes: an hour with 266,000 responses and as many calls took a core
-for 11 s at once, and each of the next two hours repeated it. Now a step takes 1.2 to 3 s, and the longest statement at
-the end of an hour took 4 s, with pauses between them. An hour of which nothing was rolled up while it lasted is a
-single step.
+The rows of the current hour are added every five minutes. Rolling up a whole hour with 266,000 responses and as many
+calls at once would take 11 s of a core, and would be repeated in each of the next two hours. With steps of five
+minutes, a step takes 1.2 to 3 s, and the longest statement at the end of an hour takes 4 s, with pauses between
+statements. A past hour that was not rolled up while it lasted is rolled up in a single step.
 
-A response counts in the hour of its creation, a tool call in the hour of its start, an upstream call in the hour of its
-end. A row that has not ended when its hour is rolled up is remembered as an `UnrolledRow`, and added to the sums of
-that hour when it has ended. A trigger remembers usage records that are inserted after their hour was rolled up. So each
-row is in exactly one place: in the sums, remembered, or newer than the mark. The queries (`responses.rollups.queries`)
-add up the three. Hours in which the days of some time zones begin have sums of their parts (`responses.rollups.cells`).
+A response counts in the hour of its creation, a tool call in the hour of its start, and an upstream call in the hour of
+its end. If a row has not ended when its hour is rolled up, it is remembered as an `UnrolledRow`, and added to the sums
+of that hour when it has ended. A trigger remembers usage records that are inserted after their hour was rolled up. So
+each row is in exactly one of three states: in the sums, remembered, or newer than the mark. The queries
+(`responses.rollups.queries`) add up all three. Hours in which the day begins in some time zones have sums of their
+parts (`responses.rollups.cells`).
 
-Rows that are deleted after they were summed stay in the sums. A client tool call that is answered after more than an
-hour stays counted as waiting.
+If a row is deleted after it was summed, the sums are not changed. A client tool call that is answered after more than
+an hour stays counted as waiting.
 
-Safe to run twice and concurrently: a process that does not get the lock leaves the work to the one that has it.
+The task can safely run repeatedly and concurrently: a process that does not get the lock does nothing.
 """
 
 import logging
@@ -36,13 +37,14 @@ from tenants import scope
 logger = logging.getLogger(__name__)
 HOUR = timedelta(hours=1)
 _STEP = timedelta(minutes=5)
-# Rows are stamped by the clock of their process and committed a little later, so a step closes with a delay.
+# Rows get the time of their process's clock and are committed later, so they are rolled up after this delay.
 _CLOSING_DELAY = timedelta(minutes=5)
-# When an hour ends, it is checked together with those before it for rows that were committed even later.
+# At the end of an hour, this number of hours is checked for rows that were committed even later.
 _CHECKED_HOURS = 3
 _RECENT = timedelta(hours=6)
 _BATCH_SIZE = 2000
-# Pause after a statement on a whole hour, as a multiple of its duration: leaves most of the machine to requests.
+# Pause after a statement on a whole hour, as a multiple of its duration, so that most of the capacity of the machine is
+# free for requests.
 _REST = 3.0
 _NOT_REMEMBERED = " AND id::text NOT IN (SELECT row_id FROM responses_unrolledrow WHERE source = %(source)s)"
 LOCK = 0x726F6C6C7570  # "rollup"
@@ -51,7 +53,7 @@ LOCK = 0x726F6C6C7570  # "rollup"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollupResult:
-    """The number of steps and of late rows that were rolled up, and whether more work is left."""
+    """The number of steps and of late rows that were rolled up. `more` is true if there is more work."""
 
     steps: int
     late: int
@@ -61,7 +63,7 @@ class RollupResult:
 def roll_up(*, seconds: float = 20, at: datetime | None = None) -> RollupResult:
     """Roll up closed hours, the closed part of the hour of `at` (default: now), and rows that have ended since.
 
-    Takes about `seconds` seconds, and longer when an hour has ended.
+    Takes about `seconds` seconds if there is enough work, and longer if an hour has ended.
     """
     until, steps, more_steps = monotonic() + seconds, 0, True
     while more_steps and monotonic() < until:
@@ -79,7 +81,7 @@ def roll_up(*, seconds: float = 20, at: datetime | None = None) -> RollupResult:
 
 
 def discard(*, since: datetime | None = None) -> None:
-    """Delete all sums, or those since a time. Until they are rolled up again, queries read the rows instead."""
+    """Delete all sums, or all sums since a time. Until they are rolled up again, queries read the rows instead."""
     start = None if since is None else since.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
     with scope.every_team(), connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
@@ -98,7 +100,7 @@ def discard(*, since: datetime | None = None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """A move of the mark. `since` is None for the first one."""
+    """A move of the mark from `since` to `until`. `since` is None for the first move."""
 
     since: datetime | None
     until: datetime
@@ -124,7 +126,7 @@ def _next_step(*, present: datetime) -> _Step | None:
                     _delete(source, hour)
                 _add(source, since, until)
         elif marked is not None and marked < closed:
-            # No row is left before this time, which counts as rolled up, so that queries need not look for rows.
+            # There are no rows before this time, so the mark is moved. Then queries need not search for rows.
             until = closed
         else:
             return None
@@ -137,14 +139,15 @@ def _hour(moment: datetime) -> datetime:
 
 
 def _beginning(moment: datetime) -> datetime:
-    """Return the beginning of the five minutes of a time."""
+    """Return the beginning of the five-minute interval that contains a time."""
     return moment - (moment - _hour(moment)) % _STEP
 
 
 def _complete_hours(step: _Step) -> None:
-    """When an hour has ended, sum the rows that were committed late, and merge the sums of its parts.
+    """If an hour has ended, sum the rows that were committed late, and merge the sums of the steps.
 
-    Every statement is a transaction, so a process that ends in between leaves correct sums, in more rows than needed.
+    Every statement is a transaction. If the process ends in between, the sums are correct but have more rows than
+    needed.
     """
     if step.since is None or _hour(step.since) == _hour(step.until):
         return
@@ -167,7 +170,7 @@ def _resting() -> Iterator[None]:
 
 
 def _add_late_rows(source: RollupSource, hour: datetime) -> None:
-    """Replace the sums of an hour if it has more rows than were summed."""
+    """Compute the sums of an hour again if the hour has more rows than were summed."""
     counted = next(iter(source.sums))
     values: dict[str, Any] = {"since": hour, "until": hour + HOUR, "source": source.name}
     values["level"] = source.level(frozenset())
@@ -187,7 +190,7 @@ def _add_late_rows(source: RollupSource, hour: datetime) -> None:
 
 
 def _merge(source: RollupSource, level: int, hour: datetime) -> None:
-    """Replace several rows of a cell of an hour by their sum."""
+    """Replace several rows for the same cell of an hour by one row with their sum."""
     keys = ", ".join(["hour", *source.names, "level"])
     columns = ", ".join([*source.sums, *source.histograms])
     summed = [f"sum({name})" for name in source.sums] + [histograms.merge_sql(name) for name in source.histograms]
@@ -205,7 +208,7 @@ def _merge(source: RollupSource, level: int, hour: datetime) -> None:
 
 def _locked() -> bool:
     with connection.cursor() as cursor:
-        # Parallel workers would take the cores from requests, and no request waits for the result.
+        # No parallel workers: they would take cores from requests, and no request waits for the result.
         cursor.execute(
             "SELECT set_config('max_parallel_workers_per_gather', '0', true), set_config('jit', 'off', true)"
         )
@@ -241,7 +244,7 @@ def _add(source: RollupSource, since: datetime, until: datetime) -> None:
     condition = source.within("%(since)s", "%(until)s")
     if source.is_open:
         with connection.cursor() as cursor:
-            # A call that was started again may be remembered from an earlier hour already; it is not moved.
+            # A call that was restarted may already be remembered with an earlier hour, which is not changed.
             cursor.execute(
                 f"""INSERT INTO responses_unrolledrow (team_id, source, row_id, hour)
                 SELECT team_id, %(source)s, id::text, date_trunc('hour', {source.time}, 'UTC')
@@ -268,8 +271,8 @@ def _add_ended_rows(source: RollupSource) -> int:
         )
         ids = [row[0] for row in cursor.fetchall()]
         if ids:
-            # There is a mark, because nothing is remembered without one. A call that was started again after it is not
-            # added here: it is summed with its new hour.
+            # There is a mark, because no rows are remembered without one. If a call was restarted after the mark, it is
+            # not added here, because it will be summed with its new hour.
             values: dict[str, Any] = {"ids": ids, "until": RollupMark.objects.values_list("until", flat=True).get()}
             _insert(source, f"id = ANY(%(ids)s::{source.id_type}[]) AND {source.time} < %(until)s", values)
             UnrolledRow.objects.filter(source=source.name, row_id__in=ids).delete()

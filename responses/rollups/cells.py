@@ -1,8 +1,8 @@
 """The cells of time for which sums are kept.
 
-Sums are kept by hours of UTC. In a zone like Asia/Kolkata (+05:30) days begin within an hour, at 18:30 UTC. So hours
-in which the day of any zone begins are kept in parts: 37 sums per day instead of 24, where quarters of hours would take
-96.
+Sums are kept for hours of UTC. In a time zone like Asia/Kolkata (+05:30), days begin in the middle of an hour, at 18:30
+UTC. So an hour in which the day of any time zone begins is divided into parts. This makes 37 sums per day instead of
+24, while quarters of hours would make 96.
 """
 
 from bisect import bisect_right
@@ -17,21 +17,21 @@ MIDNIGHTS: tuple[int, ...] = tuple(
 )  # fmt: skip
 """The minutes of the UTC day, other than whole hours, at which the day of a time zone begins.
 
-Part of the stored data: after a change, the sums must be rebuilt (`manage.py rollup --since all`).
+These minutes determine the stored data: after a change, the sums must be rebuilt (`manage.py rollup --since all`).
 """
 
 _STARTS = tuple(sorted({*range(0, 24 * 60, 60), *MIDNIGHTS}))
 
 
 def cell_sql(moment: str) -> str:
-    """Return the SQL of the start of the hour, or of its part, that contains a time."""
+    """Return the SQL expression for the start of the hour, or of the part of an hour, that contains a time."""
     starts = f"'{{{','.join(map(str, _STARTS))}}}'::int[]"
     minute = f"mod(floor(extract(epoch FROM {moment}) / 60), 1440)::int"
     return f"date_trunc('day', {moment}, 'UTC') + ({starts})[width_bucket({minute}, {starts})] * interval '1 minute'"
 
 
 def is_stored_edge(moment: datetime) -> bool:
-    """Return whether the sums can be divided at this time."""
+    """Return true if the stored sums can be divided at this time."""
     moment = moment.astimezone(UTC)
     minute = 60 * moment.hour + moment.minute
     return _STARTS[bisect_right(_STARTS, minute) - 1] == minute and not moment.second and not moment.microsecond

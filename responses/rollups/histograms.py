@@ -1,4 +1,4 @@
-"""Histograms of milliseconds that can be added, so that percentiles of any time span come from sums.
+"""Histograms of milliseconds. They can be added up, so that percentiles of any time span are computed from sums.
 
 There are eight buckets for each factor of ten, from one millisecond to almost three hours, so a percentile is accurate
 to a few percent. The bounds are part of the stored data: changing them requires rebuilding all sums.
@@ -31,7 +31,7 @@ def quantile(counts: Sequence[int], share: float) -> int | None:
 
 
 def bucket_sql(milliseconds: str) -> str:
-    """Return the SQL of the bucket number of an SQL expression."""
+    """Return the SQL expression for the bucket number of an SQL expression."""
     return f"width_bucket({milliseconds}, ARRAY[{', '.join(map(str, BOUNDS))}])"
 
 
@@ -42,12 +42,12 @@ def count_sql(bucket: str) -> str:
 
 
 def merge_sql(column: str) -> str:
-    """Return the SQL aggregate that adds these arrays: an array from the first to the last bucket of any of them."""
+    """Return the SQL aggregate that adds up such arrays. Its result has the buckets that occur in any of them."""
     return _array_sql(_added(column), first=f"min(array_lower({column}, 1))", last=f"max(array_upper({column}, 1))")
 
 
 def add_sql(column: str) -> str:
-    """Return the SQL aggregate that adds these arrays: an array of all buckets."""
+    """Return the SQL aggregate that adds up such arrays. Its result has all buckets."""
     return f"ARRAY[{', '.join(_added(column))}]::bigint[]"
 
 

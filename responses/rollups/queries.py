@@ -1,6 +1,6 @@
-"""Query sums over whole hours or days: the sums that are rolled up, plus the rows that are not.
+"""Query sums over whole hours or days, from stored sums and from rows that are not rolled up yet.
 
-Every function runs inside a scope (`tenants.scope`). Each query is a single statement, so that a row that is rolled up
+Call every function inside a scope (`tenants.scope`). Each query is a single statement, so that a row that is rolled up
 at the same time counts exactly once.
 """
 
@@ -18,7 +18,7 @@ from responses.rollups import histograms
 from responses.rollups.sources import RollupSource, cells_sql
 
 MAX_LIVE_ROWS = 200_000
-"""The newest rows that are read without being rolled up. Only reached if the periodic task does not run."""
+"""Maximum number of rows, newest first, that are read without being rolled up. Reached only if the task is down."""
 
 _MAX_UNROLLED_ROWS = 20_000
 _FRACTIONS = {"cost", "budget_cost", "audio_seconds"}
@@ -65,7 +65,7 @@ def rolled_up_until() -> datetime | None:
 
 
 def is_behind(*, at: datetime) -> bool:
-    """Return whether the periodic task is so late that queries may miss newer rows."""
+    """Return true if the periodic task is so late that queries may miss rows."""
     mark = rolled_up_until()
     return mark is not None and at - mark > timedelta(hours=6)
 
@@ -88,12 +88,13 @@ def fetch_rows(query: RollupQuery) -> list[RollupRow]:
         f"{histograms.add_sql(name)} AS {name}" if name in source.histograms else _sum_sql(name, f"sum({name})")
         for name in wanted
     ]
-    # Not `date_trunc`: where clocks go back at midnight, it would move the first hour of a day to the second midnight.
+    # Not `date_trunc`: in time zones in which clocks go back at midnight, it would move the first hour of a day to the
+    # second midnight.
     edges = "%(edges)s::timestamptz[]"
     bucket = f"({edges})[width_bucket(hour, {edges})]" if query.bucket else "NULL::timestamptz"
     keys = "".join(f", {name}" for name in query.by)
-    # Sums are used up to the edge, and rows from there on. Read by the same statement: if the mark moved between two,
-    # the rows in between would count twice or not at all.
+    # Sums are used before the edge, and rows after it. Both are read by the same statement, because if the mark moved
+    # between two statements, some rows would count twice or not at all.
     sql = f"""
 WITH mark AS MATERIALIZED (
     SELECT greatest(%(since)s, least(coalesce((SELECT until FROM responses_rollupmark), %(since)s), %(until)s)) AS edge
@@ -115,7 +116,7 @@ ORDER BY 1
 
 
 def count_minutes(query: RollupQuery) -> list[RollupRow]:
-    """Return the sums of each minute, ordered by time only. They are counted in the rows, so ask for a day at most."""
+    """Return the sums of each minute, ordered by time only. Reads the rows themselves, so query at most a day."""
     source = query.source
     values: dict[str, Any] = {"since": query.since, "until": query.until}
     _, conditions = _conditions(query, values)
@@ -135,7 +136,7 @@ ORDER BY 1
 
 
 def _conditions(query: RollupQuery, values: dict[str, Any]) -> tuple[str, str]:
-    """Return the SQL of the filters for the sums and for the rows; adds their values."""
+    """Return the SQL conditions of the filters for the sums and for the rows, and add their values to `values`."""
     conditions = rows = ""
     if query.teams is not None:
         conditions = rows = " AND team_id = ANY(%(teams)s)"
@@ -148,19 +149,20 @@ def _conditions(query: RollupQuery, values: dict[str, Any]) -> tuple[str, str]:
 
 
 def _sum_sql(name: str, expression: str) -> str:
-    # No cost is not a cost of zero: then no call had a price.
+    # The sum of costs is null and not zero if no call had a price.
     return f"{expression} AS {name}" if name == "cost" else f"coalesce({expression}, 0) AS {name}"
 
 
 def _live(source: RollupSource, conditions: str) -> str:
-    """Return the SQL of the rows that are in no sum yet: newer than the mark, or not ended when they were rolled up."""
+    """Return the SQL for rows that are in no sum yet: newer than the mark, or not ended when their hour was summed."""
     columns = ", ".join(source.columns)
     newer = f"""
     (SELECT {columns} FROM {source.rows} WHERE {source.within(_EDGE, "%(until)s")}{conditions}
     ORDER BY {source.time} DESC LIMIT {MAX_LIVE_ROWS})"""  # noqa: S608
     if not source.is_open:
         return f"({newer})"
-    # OFFSET 0 makes PostgreSQL look the rows up by their ids, as it underestimates how many are between two times.
+    # OFFSET 0 makes PostgreSQL look up the rows by their ids. Otherwise it would search by time, because it
+    # underestimates the number of rows between two times.
     return f"""({newer}
     UNION ALL
     SELECT {columns} FROM (

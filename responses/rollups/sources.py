@@ -1,4 +1,4 @@
-"""The three sources of sums: their tables, the dimensions that are kept apart, and the levels of detail."""
+"""The three sources of sums: their tables, the dimensions by which sums are grouped, and the levels of detail."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -136,15 +136,15 @@ CALLS = RollupSource(
         **{name: f"sum({name})" for name in _MEDIA},
     },
     histograms={"duration": "duration_ms"},
-    # Budgets need the sums of each end user. With all other dimensions, there would be as many sums as calls.
+    # Budgets need the sums of each end user. If these had all other dimensions, there would be as many sums as calls.
     levels=_levels(
         [name for name in _CALL_DIMENSIONS if name != "end_user"],
         "", "model", "upstream_id", "endpoint", "outcome", "team_id", "model upstream_id endpoint outcome",
         "team_id model", "team_id upstream_id", "team_id endpoint", "team_id outcome", "team_id api_key_id",
         "team_id end_user",
     ),
-    # Records never change. A trigger remembers those that are inserted after their hour was summed
-    # (`remember_late_usage` in the migration), and they are added like rows that have ended.
+    # Records never change. If a record is inserted after its hour was summed, a trigger remembers it
+    # (`remember_late_usage` in the migration), and it is added like a row that has ended.
     is_open="false",
 )  # fmt: skip
 
@@ -159,7 +159,8 @@ TOOLS = RollupSource(
     sums={"calls": "count(*)", "failed": "count(*) FILTER (WHERE status = 'failed')"},
     histograms={"duration": "(1000 * extract(epoch FROM ended_at - started_at))::int"},
     levels=_levels([*_TOOL_DIMENSIONS], "", "kind", "kind name", "kind name status", "team_id", "team_id kind name"),
-    # Outputs of clients and answers to approval requests often never come, so calls stop counting as open after a time.
+    # Many clients never send outputs of calls or answers to approval requests, so calls are open only for a limited
+    # time.
     is_open="""ended_at IS NULL AND CASE status
         WHEN 'waiting' THEN started_at > now() - interval '1 hour'
         WHEN 'asked' THEN started_at > now() - interval '7 days'
@@ -191,7 +192,7 @@ def cells_sql(
     if len(dimensions) == len(source.names):
         outer.append(f"GROUPING({', '.join(f'd_{name}' for name in dimensions)}) AS level")
     grouped = ", ".join(f"({', '.join(f'd_{name}' for name in dimensions if name in level)})" for level in sets)
-    # OFFSET 0 keeps PostgreSQL from computing the bucket of a row again for each bucket that is counted.
+    # OFFSET 0 prevents PostgreSQL from computing the bucket of a row again for each bucket that is counted.
     return f"""
 SELECT {", ".join(outer)}
 FROM (SELECT {", ".join(inner)} FROM {rows} AS rows OFFSET 0) AS rows

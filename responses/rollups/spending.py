@@ -1,6 +1,6 @@
 """Spending of the subjects of budgets, from the hourly sums and newer usage records.
 
-Reservations of running calls do not count. Every function runs inside a scope (`tenants.scope`).
+Reservations of running calls do not count. Call every function inside a scope (`tenants.scope`).
 """
 
 from collections import defaultdict
@@ -18,11 +18,12 @@ from tenants.models import Budget, LimitSet, UsageRecord
 from tenants.models.limits import EVERY_END_USER
 
 Subject = tuple[str, str, str]
-"""Team, key and end user of a budget; empty where it has none."""
+"""The ids of the team, key and end user of a budget. An id is empty if the budget is not for a key or an end user."""
 
 
-# OFFSET 0 makes PostgreSQL look records up by their ids, as it underestimates how many are between two times.
-# In the time zone of a team too, periods begin where the sums can be divided (`cells.is_stored_edge`).
+# OFFSET 0 makes PostgreSQL look up records by their ids. Otherwise it would search by time, because it underestimates
+# the number of records between two times. In every time zone, periods begin at times at which the sums can be divided
+# (`cells.is_stored_edge`).
 _COUNTED = """
 SELECT subject, sum(amount) AS amount FROM (
     SELECT {column} AS subject, budget_cost AS amount FROM responses_callhour
@@ -45,8 +46,8 @@ def counted_sql(kind: str, *, since: str, until: str) -> str:
     """Return a query for the spending of a period that counts towards the hard budgets of a team's subjects.
 
     `kind` is `t`, `k` or `u`: the team, its keys or its end users. The team is the parameter `%(team)s`, the period
-    lasts from `since` to `until`. The result has the columns `subject` and `amount`. It is exact: records that are in
-    no sum yet are added.
+    lasts from `since` to `until`. The result has the columns `subject` and `amount`. The amounts are exact, as they
+    include records that are in no sum yet.
     """
     column = _COLUMNS[kind]
     level = CALLS.level(frozenset({"team_id", column}))
@@ -55,7 +56,7 @@ def counted_sql(kind: str, *, since: str, until: str) -> str:
 
 
 def end_of_sums(at: datetime) -> datetime:
-    """Return the end of the hour of a time, as queries of sums need it."""
+    """Return the end of the hour that contains a time, because queries of sums end at whole hours."""
     return periods.start_of(at, "hour", ZoneInfo("UTC")) + timedelta(hours=1)
 
 
@@ -72,7 +73,7 @@ def subject_of(budget: Budget) -> Subject:
 def spent_by_subject(budgets: Sequence[Budget], since: datetime, until: datetime) -> Mapping[Subject, Decimal]:
     """Return the spending of the subjects of budgets between two times; subjects without spending may be missing.
 
-    `*`, every end user, is no subject: see `spent_by_end_user`.
+    The end user `*`, which stands for every end user, is not a subject here: see `spent_by_end_user`.
     """
     teams = sorted({budget.team_id for budget in budgets})
     by: tuple[str, ...] = ("team_id",)
@@ -86,7 +87,7 @@ def spent_by_subject(budgets: Sequence[Budget], since: datetime, until: datetime
         if len(row.key) == 2:
             spent[row.key[0], row.key[1], ""] += cost
     if users := {budget.limit_set.end_user for budget in budgets} - {"", EVERY_END_USER}:
-        # There are no sums by end user, but an index of the records.
+        # There are no sums by end user, so the records are read by an index.
         records = UsageRecord.objects.filter(
             team__in=teams, end_user__in=users, occurred_at__gte=since, occurred_at__lt=until
         )
@@ -100,7 +101,7 @@ def spent_by_end_user(
 ) -> list[tuple[str, Decimal]]:
     """Return the spending between two times of each end user of a team who has no limits of their own.
 
-    Only end users with usage since `active_since` are included: a team may have millions of others.
+    Only end users with usage since `active_since` are included, because a team may have millions of end users.
     """
     records = UsageRecord.objects.filter(team=team_id, occurred_at__lt=until).exclude(end_user="")
     own = LimitSet.objects.filter(team=team_id, api_key=None).values("end_user")
