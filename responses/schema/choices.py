@@ -26,11 +26,11 @@ class CustomChoice(Wire):
 
 
 class _Kind:
-    """Annotation of the type of a tool without a name, read whenever the schema of its model is built."""
+    """Annotation for the type of a tool without a name. It is read whenever the schema of the model is built."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         kinds = [kind for kind, tool in TOOLS.items() if not tool.has_name]
-        # Models of OpenAI also know these; a request that has no such tool is rejected later.
+        # OpenAI's API also has these types. A request without such a tool is rejected later.
         return core_schema.literal_schema([*kinds, "computer_use", "programmatic_tool_calling"])
 
 
@@ -88,7 +88,7 @@ ToolChoice = Annotated[
 
 
 def check_choice(choice: ToolChoice | None, tools: Sequence[ToolParam]) -> None:
-    """Raise InvalidValue if the choice names a tool that is not in `tools`, or an ambiguous one."""
+    """Raise `InvalidValue` if the choice names a tool that is not in `tools`, or if the name is ambiguous."""
     # A model without tools could never satisfy this choice.
     if choice == "required" and not tools:
         raise InvalidValue("Tool choice 'required' must be specified with 'tools' parameter.", param="tool_choice")
@@ -101,7 +101,8 @@ def check_choice(choice: ToolChoice | None, tools: Sequence[ToolParam]) -> None:
             raise InvalidValue(
                 f"Tool choice '{label[1] or tool.type}' not found in 'tools' parameter.", param="tool_choice"
             )
-        # A name may occur in several namespaces. An allowed name then allows all of them, but a forced call needs one.
+        # A name may occur in several namespaces. If the name is allowed, all these tools are allowed. But a forced call
+        # needs an unambiguous name.
         if label[0] != "mcp" and available.count(label) > 1 and tool is choice:
             raise InvalidValue(
                 f"Tool choice '{label[1]}' is ambiguous: more than one namespace has a tool with this name.",
@@ -110,7 +111,7 @@ def check_choice(choice: ToolChoice | None, tools: Sequence[ToolParam]) -> None:
 
 
 def is_forced(choice: ToolChoice | None, tools: Sequence[ToolParam]) -> bool:
-    """Return true if the choice requires a call and none of these tools may satisfy it."""
+    """Return true if the choice requires a call and none of these tools can satisfy the choice."""
     available = {label for tool in tools for label in tool.labels()}
     match choice:
         case "required":

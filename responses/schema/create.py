@@ -1,7 +1,7 @@
 """Body of `POST /v1/responses`: parsed from JSON into typed values, or rejected with OpenAI's errors.
 
-The fields are in the order in which OpenAI reports their errors. Each parameter is honoured, or only stored and
-returned if it has no other meaning, or rejected by name. No parameter is ignored.
+The fields are in the order in which OpenAI reports their errors. Every parameter has an effect, or is only stored and
+returned because it has no other meaning, or is rejected by name. No parameter is ignored.
 """
 
 from difflib import get_close_matches
@@ -68,7 +68,7 @@ def _without_default(schema: dict[str, Any]) -> None:
 class CreateResponse(Wire):
     """Create a model response."""
 
-    # Input and model may come from the prompt instead.
+    # Input and model may be missing if the prompt provides them.
     input: Annotated[Input, Field(json_schema_extra=_without_default)] = ""
     previous_response_id: ResponseId | None = None
     conversation: ConversationReference | None = None
@@ -107,7 +107,7 @@ class CreateResponse(Wire):
     access_programs: AccessPrograms | None = None
     context_management: Annotated[list[ContextManagement], Field(max_length=1)] | None = None
     generate: bool | None = None
-    # From here on: parameters of vLLM and similar servers. All but `stop` are passed on to the upstream.
+    # The following parameters belong to vLLM and similar servers. All except `stop` are forwarded to the upstream.
     stop: Annotated[list[Annotated[str, Field(min_length=1, max_length=1_000)]], Field(max_length=16)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=1_000_000)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
@@ -116,7 +116,7 @@ class CreateResponse(Wire):
     chat_template_kwargs: dict[str, Any] | None = None
     enable_response_messages: bool | None = None
     previous_input_messages: Annotated[list[PreviousMessage], Field(max_length=MAX_ITEMS, fail_fast=True)] | None = None
-    # Printable ASCII, like the X-Client-Request-Id header that it substitutes.
+    # Printable ASCII, like the header X-Client-Request-Id, which this parameter replaces.
     request_id: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[ -~]*$")] | None = None
     model: Annotated[str, Field(min_length=1, max_length=200, json_schema_extra=_without_default)] = ""
 
@@ -132,7 +132,7 @@ class CreateResponse(Wire):
         return bool(self.input) and isinstance(self.input[-1], CompactionTrigger)
 
     def previous_items(self) -> list[StoredItem]:
-        """Return the context before the input that the request provides as messages."""
+        """Return the context before the input, if the request contains it as messages."""
         messages = self.previous_input_messages or ()
         return history(messages, instructed=bool(self.instructions), tools=self.tools or ())
 
@@ -171,10 +171,10 @@ def parse_create(values: dict[str, Any]) -> CreateResponse:
         if "prompt" not in sent:
             raise MissingParameter("input")
         sent["input"] = []
-    # The messages may already contain everything there is to say.
+    # No input is needed if the request contains previous messages.
     if sent["input"] == "" and sent.get("previous_input_messages"):
         sent["input"] = []
-    # Without own input there must be some other source of context.
+    # A request without input must have some other source of context.
     elsewhere = {"previous_response_id", "conversation", "prompt"} & sent.keys() or sent.get("previous_input_messages")
     if sent["input"] in ("", []) and not elsewhere:
         raise MissingParameter("input", message=_EMPTY_INPUT)
@@ -182,7 +182,8 @@ def parse_create(values: dict[str, Any]) -> CreateResponse:
         body = validate_without_nulls(CreateResponse, sent)
     except ValidationError as error:
         raise tool_defect(error) or first_defect(error) from error
-    # A prompt may provide parameters that others depend on, so its request is checked once the prompt is resolved.
+    # A prompt may provide parameters on which others depend, so a request with a prompt is checked after the prompt is
+    # resolved.
     if body.prompt is None:
         check_combinations(body)
     return body
@@ -191,7 +192,8 @@ def parse_create(values: dict[str, Any]) -> CreateResponse:
 def add_tools(*tools: type[ToolParam]) -> None:
     """Add the schemas of hosted tools, each under all values of its `type`.
 
-    Call it before the first request. The hosted shell replaces the client's shell, which it includes.
+    Call it before the first request. The schema of the hosted shell replaces the schema of the client's shell, because
+    it includes both.
     """
     for tool in tools:
         TOOLS.update(dict.fromkeys(get_args(tool.model_fields["type"].annotation), tool))
@@ -203,7 +205,7 @@ def add_tools(*tools: type[ToolParam]) -> None:
 def check_combinations(body: CreateResponse) -> None:
     """Raise the API error of parameters that are invalid together or not supported.
 
-    Without these checks a parameter would be dropped silently, or confuse the model.
+    Without these checks, a parameter would be ignored silently or would confuse the model.
     """
     if not body.model:
         raise MissingParameter("model")
@@ -273,7 +275,7 @@ def _refuse_unsupported_values(body: CreateResponse) -> None:
             param="background_options.completion_window",
         )
     if body.background_options and body.background_options.continuation_id is not None:
-        # It orders the requests of longer completion windows.
+        # The parameter determines the order of requests with longer completion windows.
         raise UnsupportedParameter(
             "The parameter 'background_options.continuation_id' is not supported by this server.",
             param="background_options.continuation_id",

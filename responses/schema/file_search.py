@@ -11,13 +11,13 @@ MAX_RESULTS = 50
 _MAX_FILTERS = 100
 _MAX_VALUES = 1_000
 _ORDERED = frozenset({"gt", "gte", "lt", "lte"})
-# Looked up by exact type, because bool is a subclass of int.
+# The exact type is looked up, because bool is a subclass of int.
 _KINDS = {bool: "bool", int: "int", float: "float", list: "list"}
 Key = Annotated[str, StringConstraints(max_length=64)]
 
 
 def _value_tag(value: Any) -> str:
-    # Anything else is reported as an invalid string, the most common type.
+    # Values of other types are reported as invalid strings, because strings are the most common type.
     return f"{TAG}{_KINDS.get(type(value), 'str')}"
 
 
@@ -52,7 +52,7 @@ class ComparisonFilter(Wire):
         if isinstance(self.value, list) is not (self.type in {"in", "nin"}):
             needs = "an array" if self.type in {"in", "nin"} else "a string, a number or a boolean"
             raise ValueError(f"a filter of type '{self.type}' takes {needs}.")
-        # Booleans have no order.
+        # Booleans cannot be compared by order.
         if self.type in _ORDERED and isinstance(self.value, bool):
             raise ValueError(f"a filter of type '{self.type}' takes a string or a number.")
         return self

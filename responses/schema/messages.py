@@ -1,7 +1,7 @@
-"""Converts `previous_input_messages`, a conversation in the messages of `engine.messages`, back into items.
+"""Convert `previous_input_messages`, a conversation in the format of `engine.messages`, back to items.
 
-Messages that this server has generated itself, such as tool descriptions, are skipped: each request lists its tools
-anew.
+Messages that this server itself has generated, such as descriptions of tools, are skipped, because each request
+contains its tools.
 """
 
 from collections import defaultdict, deque
@@ -91,7 +91,7 @@ def history(messages: Sequence[PreviousMessage], *, instructed: bool, tools: Seq
                 continue
             case "system" | "developer" | "user" as role:
                 if role != "user":
-                    # Skips what this server adds to the messages it shows.
+                    # Skip messages that this server adds when it shows a conversation.
                     texts = [text for text in texts if text != LEGEND and not text.startswith(TOOLS_TITLE)]
                 if texts:
                     items.append(InputMessage(role=role, content=[InputText(text=text) for text in texts]))
@@ -113,7 +113,7 @@ def history(messages: Sequence[PreviousMessage], *, instructed: bool, tools: Seq
                 if given is None:
                     raise MissingParameter(f"{where}.name")
                 name = _function(given)
-                # Without an id, an output belongs to the oldest call of this tool that has none.
+                # An output without an id belongs to the oldest call of this tool that has no output.
                 if not waiting[name] or (message.call_id is not None and message.call_id not in waiting[name]):
                     raise InvalidValue(f"No tool call found for this output of '{given}'.", param=where)
                 call_id = message.call_id or waiting[name][0]

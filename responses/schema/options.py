@@ -27,7 +27,7 @@ SummaryStyle = Literal["auto", "concise", "detailed"]
 ClientMetadata = Annotated[
     dict[Annotated[str, Field(max_length=256)], Annotated[str, Field(max_length=65_536)]], Field(max_length=64)
 ]
-"""Information of a client about itself, such as its session."""
+"""Information that a client sends about itself, such as its session."""
 
 
 class StreamOptions(Wire):
@@ -44,12 +44,12 @@ class ConversationParam(Wire):
     id: ConversationId
 
 
-# A plain id becomes an object, so that the rest of the code sees one form.
+# An id alone is converted to an object, so that the rest of the code handles only one form.
 def _from_id(value: str) -> ConversationParam:
     return ConversationParam.model_construct(id=value)
 
 
-# Written by hand: the generated JSON Schema would repeat the object in an unnamed form.
+# This JSON Schema is written by hand, because the generated one would repeat the object without its name.
 _ID_SCHEMA = {"type": "string", "minLength": 1, "maxLength": 64}
 _REFERENCE_SCHEMA = {
     "type": "object",
@@ -58,7 +58,7 @@ _REFERENCE_SCHEMA = {
     "additionalProperties": False,
 }
 _IdOrObject = Annotated[Annotated[ConversationId, AfterValidator(_from_id)] | ConversationParam, STRING_OR]
-# Both forms are the same type when they have been read.
+# After validation, both forms have the same type.
 ConversationReference = Annotated[
     ConversationParam,
     GetPydanticSchema(lambda _, handler: handler.generate_schema(_IdOrObject)),
@@ -193,8 +193,8 @@ class TextParam(Wire):
 
 
 def check_schema(given: JsonSchemaFormat, *, param: str = "text.format.schema") -> None:
-    """Raise BadRequest for an invalid JSON Schema, which no output could match."""
-    # Checked here: otherwise an upstream would reject it later, with its own message.
+    """Raise `BadRequest` for an invalid JSON Schema, which no output could match."""
+    # Checked here, because otherwise an upstream would reject the schema later with its own message.
     if (wrong := schema_defect(given.json_schema)) is not None:
         raise InvalidJsonSchema(f"Invalid schema for response_format '{given.name}': {wrong}.", param=param)
 

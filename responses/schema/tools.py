@@ -1,4 +1,4 @@
-"""The tools that `tools` may contain: validation, and the form in which responses show them.
+"""The tools that `tools` may contain: their validation, and the form in which responses show them.
 
 Tools that the client runs are defined here. Each hosted tool defines its own schema, which `schema.add_tools` adds.
 """
@@ -35,18 +35,18 @@ Label = tuple[str, str]
 
 
 def present(**fields: Any) -> dict[str, Any]:
-    """Return the fields that have a value: optional fields are returned only to clients that sent them."""
+    """Return the fields that have a value. So clients get an optional field back only if they have sent it."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def label_of(kind: str, name: str | None = None) -> Label:
     """Return the label of a tool."""
-    # The computer tool has several types, which clients mix.
+    # The computer tool has several types, and clients use different types for the tool and its choice.
     return ("computer" if kind.startswith("computer") else kind), name or ""
 
 
 class ToolParam(Wire):
-    """Base class of tools. Subclasses have a `type`, which is a Literal, and override what differs."""
+    """Base class of tools. Subclasses have a `type`, which is a Literal, and override methods where necessary."""
 
     has_name: ClassVar[bool] = False
     """True if a tool choice has to give a name in addition to the type."""
@@ -56,7 +56,7 @@ class ToolParam(Wire):
     type: str
 
     def shown(self) -> dict[str, Any]:
-        """Return the tool as the response shows it: without secrets, every field present."""
+        """Return the tool in the form that the response shows: without secrets, and with every field."""
         return self.model_dump()
 
     def check(self, tools: "Sequence[ToolParam]", *, param: str) -> None:
@@ -70,17 +70,17 @@ class ToolParam(Wire):
         return [label_of(self.type)]
 
     def upstream_names(self) -> list[tuple[str, str]]:
-        """Return the names of its functions upstream, each with its path below the tool."""
+        """Return the upstream names of the tool's functions, each with its path below the tool."""
         return [(self.type, "")]
 
     @property
     def prefix(self) -> str:
-        """Beginning of the upstream names of functions that are not known yet; no other tool may use it."""
+        """Prefix of the upstream names of functions that are not known yet. No other tool may use this prefix."""
         return ""
 
     @property
     def only_one(self) -> str:
-        """Name of a tool that a request may contain only once, under whatever type."""
+        """Name of a tool that a request may contain only once, even if it has several types."""
         return ""
 
 
@@ -155,7 +155,7 @@ class CustomToolParam(_Named):
         return {
             "type": "custom",
             "name": self.name,
-            # Unlike that of a function, it is not null in the types of openai-node.
+            # In the types of openai-node, this field is not nullable, in contrast to the same field of a function.
             **present(description=self.description),
             "format": self.format.model_dump() if self.format else {"type": "text"},
             **self._options(),
@@ -247,7 +247,7 @@ class ApplyPatchParam(ToolParam):
 
 
 class UnavailableTool(ToolParam):
-    """Takes the place of a tool that was left out of a request, so that errors of later tools name their positions."""
+    """Placeholder for a tool that was left out of a request, so that errors of later tools have the right positions."""
 
     type: str = "unavailable"
 
@@ -276,7 +276,7 @@ _CLIENT_TOOLS: dict[str, type[ToolParam]] = {
     "apply_patch": ApplyPatchParam,
 }
 TOOLS = {**_CLIENT_TOOLS}
-"""All tools by type. `responses.tools.registry` adds the hosted ones; import it before the first request."""
+"""All tools by type. `responses.tools.registry` adds the hosted tools; import it before the first request."""
 
 
 def _loadable() -> Mapping[str, type[ToolParam]]:
@@ -285,7 +285,7 @@ def _loadable() -> Mapping[str, type[ToolParam]]:
 
 @dataclass(frozen=True)
 class _OneOf:
-    """Annotation of a field that contains one of these tools, read whenever the schema of its model is built."""
+    """Annotation for a field that contains one of these tools. It is read whenever the schema of the model is built."""
 
     tools: Callable[[], Mapping[str, type[ToolParam]]]
 
@@ -311,8 +311,8 @@ class LoadedTools(Wire):
 def loaded_tools(item: ToolSearchOutput | AdditionalTools, *, param: str) -> list[Any]:
     """Validate the tools of an item.
 
-    Raises the API error of the first defect, with its path below `param`, which ends in `tools`. Unknown nulls are
-    removed from the item, as they are from requests.
+    Raises the API error of the first defect, with its path below `param`, which ends in `tools`. Unknown fields with
+    the value null are removed from the item, as they are from requests.
     """
     allowed: type[_AddedTools | LoadedTools] = LoadedTools if isinstance(item, ToolSearchOutput) else _AddedTools
     try:
@@ -382,7 +382,7 @@ def check_tools(tools: Sequence[Any], *, param: str) -> None:
                 f"Invalid schema for function '{tool.name}': {wrong}.",
                 param=f"{where}.parameters",
             )
-        # Without a search the model could never learn of a deferred tool.
+        # Without a tool search, the model could never find a deferred tool.
         if param == "tools" and getattr(tool, "defer_loading", None) and not has_search:
             raise InvalidValue(
                 "Tools with 'defer_loading' require a 'tool_search' tool.", param=f"{where}.defer_loading"
@@ -390,7 +390,7 @@ def check_tools(tools: Sequence[Any], *, param: str) -> None:
 
 
 def _parameters_defect(schema: dict[str, Any]) -> str | None:
-    # Only the top level is checked: the upstream validates the rest and knows what its model supports.
+    # Only the top level is checked here. The upstream validates the rest, because it depends on its model.
     kind = schema.get("type", "object")
     if kind != "object":
         return f"schema must be a JSON Schema of 'type: \"object\"', got 'type: {orjson.dumps(kind).decode()}'"

@@ -1,1 +1,1 @@
-"""Interface of hosted tools, their approvals, and the registry that assembles the tools of a run."""
+"""Interface of hosted tools, approvals of their calls, and the registry that builds the tools of a run."""

@@ -1,4 +1,4 @@
-"""Answers to MCP approval requests: finds them in a request's input and records each of them once."""
+"""Answers to MCP approval requests: find them in the input of a request, and record each answer once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class ApprovalAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantedApproval:
-    """A call that may now be made. `definition` is the digest of the tool that was approved."""
+    """A call that was approved. `definition` is the digest of the tool's definition at the time of the approval."""
 
     request: McpApprovalRequest
     request_id: str
@@ -35,14 +35,14 @@ class GrantedApproval:
 
     @property
     def call(self) -> Call:
-        """The call to make, with the approval request's id as its call id, so that no run makes it twice."""
+        """The approved call. Its call id is the id of the approval request, so that no run makes the call twice."""
         name = upstream_name(self.request.server_label, self.request.name)
         return Call(item_id="", call_id=self.request_id, name=name, arguments=self.request.arguments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalOutcome:
-    """Result of recording answers: the approved calls, and updates of the calls that waited for them."""
+    """Result of recording answers: the approved calls, and updates of the calls that waited for the answers."""
 
     granted: Sequence[GrantedApproval] = ()
     calls: Sequence[CallUpdate] = ()
@@ -51,8 +51,8 @@ class ApprovalOutcome:
 def approval_answers(given: Sequence[object], items: Sequence[StoredItem]) -> list[ApprovalAnswer]:
     """Return the approval responses in `given`, each with its request from `items`.
 
-    Clients that manage the context themselves send old answers again. An answer whose call is already in `items` is
-    skipped.
+    An answer whose call is already in `items` is skipped, because clients that manage the context themselves send old
+    answers again.
     """
     responses = [item for item in given if isinstance(item, McpApprovalResponse)]
     if not responses:
@@ -73,7 +73,7 @@ def approval_answers(given: Sequence[object], items: Sequence[StoredItem]) -> li
 def check_labels(answers: Sequence[ApprovalAnswer], labels: Sequence[str]) -> None:
     """Raise InvalidValue if the server of an approved call is not in the request's `tools`."""
     for answer in answers:
-        # Server credentials are not stored, so every request has to name the server again.
+        # The credentials of servers are not stored, so every request must contain the server again.
         label = answer.request.server_label
         if answer.approve and label not in labels:
             raise InvalidValue(
@@ -97,7 +97,7 @@ def record_answers(*, team_id: str, response_id: str, answers: Sequence[Approval
             row = rows.get(answer.request_id)
             if row is None:
                 raise NotFound(f"Approval request with id '{answer.request_id}' not found.", param="input")
-            # A client may edit the item it sends back. Only the call that was shown to the user may be approved.
+            # A client may change the item that it sends back. Only the call that was shown to the user may be approved.
             if row.request != request_digest(answer.request.wire()):
                 raise InvalidValue(
                     f"Approval request '{answer.request_id}' does not match the one that was issued.", param="input"
@@ -130,7 +130,7 @@ def record_answers(*, team_id: str, response_id: str, answers: Sequence[Approval
 
 
 def granted_approvals(response_id: str, items: Sequence[StoredItem]) -> list[GrantedApproval]:
-    """Return the approvals that were granted by the request of a response, for resuming its run."""
+    """Return the approvals that the request of a response has granted, to resume the response's run."""
     requests = {item.id: item for item in items if isinstance(item, McpApprovalRequest)}
     rows = Approval.objects.filter(answered_in=response_id, state=ApprovalState.GRANTED).order_by("asked_at", "pk")
     return [

@@ -1,4 +1,4 @@
-"""Cards of tool calls in the console's transcripts, as plain data: the console renders them."""
+"""Cards of tool calls in the transcripts of the console. They are plain data, which the console renders."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """Content of a card: a tool call, the output of one, or a setting. `note` follows the title.
+    """Content of a card for a tool call, the output of a tool call, or a setting. `note` follows the title.
 
-    `parts` may contain display parts of the console as well, e.g. for the content parts of an output.
+    `parts` may also contain display parts of the console, for example for the content parts of an output.
     """
 
     kind: Literal["call", "answer", "setting"]
@@ -48,27 +48,27 @@ def setting_card(title: str, *parts: Any, icon: str = "tune", note: str = "") ->
 
 
 def text(label: str, value: str | None, detail: str = "") -> list[Part]:
-    """Return a part with a text; none if it is empty."""
+    """Return a list with a text part, or an empty list if the text is empty."""
     return [Part("text", label, value, detail)] if value else []
 
 
 def lines(label: str, values: Iterable[str | None]) -> list[Part]:
-    """Return a part with a line for each value that is not empty."""
+    """Return a list with a text part that has a line for each value that is not empty."""
     return text(label, "\n".join(value for value in values if value))
 
 
 def json(label: str, value: Any) -> list[Part]:
-    """Return a part with JSON; none if it is empty."""
+    """Return a list with a JSON part, or an empty list if the value is empty."""
     return [Part("json", label, value)] if value not in (None, {}, []) else []
 
 
 def image(url: str | None) -> list[Part]:
-    """Return a part with an image; none without an address."""
+    """Return a list with an image part, or an empty list if there is no URL."""
     return [Part("image", "Image", url)] if url else []
 
 
 def tools(tools: Sequence[Body]) -> list[Part]:
-    """Return a part that lists tools."""
+    """Return a list with a part that lists tools."""
     return lines("Tools", map(_tool, tools))
 
 

@@ -1,7 +1,8 @@
-"""Interface of a kind of hosted tool: how a request enables it, and the tools it adds to a run.
+"""Interface for a kind of hosted tool. A plug-in defines the request that enables the tool, and the tools of the run.
 
-Every package of `tools` has a module `plugin` with one subclass of `ToolPlugin`; the setting `HOSTED_TOOLS` lists them.
-Only the classes of items are elsewhere: stored items stay readable without the tools (docs/howto/add-a-tool.md).
+Every package of `tools` has a module `plugin` with one subclass of `ToolPlugin`. The setting `HOSTED_TOOLS` lists these
+subclasses. Only the classes of items are defined elsewhere, so that stored items can be read without the tools (see
+docs/howto/add-a-tool.md).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,16 +21,18 @@ from tenants.models import ToolKind
 from tenants.principal import Principal
 
 Tool = dict[str, Any]
-"""A tool as the response shows it: every field present, no secrets."""
+"""A tool in the form that the response shows: with every field, and without secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRequest:
     """The tools of one run, new or resumed.
 
-    `tools` and `choice` are as the response shows them, `items` is the context the model reads, `account` is charged
-    for what the tools use, `granted` are calls that the client has approved. `continues_without_servers` is the team's
-    setting for MCP servers whose tools cannot be listed.
+    - `tools`, `choice`: the tools and the tool choice in the form that the response shows.
+    - `items`: the context that the model reads.
+    - `account`: the account to which upstream calls of the tools are charged.
+    - `granted`: the calls that the client has approved.
+    - `continues_without_servers`: the team's setting for MCP servers whose tools cannot be listed.
     """
 
     tools: Sequence[Tool]
@@ -55,9 +58,9 @@ class NewToolRequest(ToolRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limitation:
-    """Something that a tool of a request asks for and this server cannot provide.
+    """A feature that a tool of a request needs and that this server cannot provide.
 
-    `param` is the path below the tool. `drops_tool` is true if nothing of the tool is left without it.
+    `param` is the path of the parameter below the tool. `drops_tool` is true if the tool is useless without it.
     """
 
     message: str
@@ -66,9 +69,9 @@ class Limitation:
 
 
 class ToolPlugin:
-    """A kind of hosted tool. The defaults suit a tool that needs nothing but its parameters.
+    """A kind of hosted tool. The default methods suit a tool that needs only its parameters.
 
-    A run passes what `resolve` or `restore` returns to `tools` and `secrets`; the value is opaque to other code.
+    The value that `resolve` or `restore` returns is passed to `tools` and `secrets`. Other code does not look into it.
     """
 
     types: ClassVar[Sequence[str]]
@@ -76,34 +79,39 @@ class ToolPlugin:
     params: ClassVar[Sequence[type[ToolParam]]]
     """Schemas of the tool in a request."""
     history: ClassVar[Mapping[type[StoredItem], Callable[[Any], PastCall | None]]] = {}
-    """Functions that convert its items for later turns, by class of item. A tool
-    whose items are `mcp_call` needs none: those of the `mcp` tool serve it."""
+    """Functions that convert items of the tool for later turns, by class of item.
+
+    A tool whose items have the type `mcp_call` needs none, because the functions of the `mcp` tool are used.
+    """
     cards: ClassVar[Mapping[str, Callable[[dict[str, Any]], Card]]] = {}
-    """Functions that make the console's cards of its items, by type, under the same condition."""
+    """Functions that make the console's cards for items of the tool, by type of item.
+
+    A tool whose items have the type `mcp_call` needs none, because the functions of the `mcp` tool are used.
+    """
     kind: ClassVar[ToolKind | None] = None
     """The permission that teams and keys need; None if everyone may use the tool."""
 
     def permission(self, tool: ToolParam) -> ToolKind | None:
-        """Return the permission that a tool of one of our `types` needs."""
+        """Return the permission that a tool of one of the plug-in's `types` needs."""
         return self.kind
 
     async def limitation(self, tool: ToolParam, *, team_id: str) -> Limitation | None:
-        """Return the limitation of a tool of one of our `types` on this server; None if it can be used as requested."""
+        """Return the limitation of a requested tool of one of the `types` on this server, or None if there is none."""
         return None
 
     async def resolve(self, request: NewToolRequest) -> Any:
-        """Check a new request and return the data for its tools; raise the API error of a tool that cannot be used."""
+        """Check a new request and return the data for its tools. Raise an API error if a tool cannot be used."""
         return None
 
     def restore(self, request: ToolRequest, secrets: str) -> Any:
-        """Return the data that the tools of a resumed run need; runs in a database thread.
+        """Return the data that the tools of a resumed run need. Called in a database thread.
 
-        `secrets` is what `secrets` returned when the response was created.
+        `secrets` is the result of the method `secrets` from the creation of the response.
         """
         return None
 
     def tools(self, request: ToolRequest, resolved: Any, earlier: Sequence[HostedTool]) -> list[HostedTool]:
-        """Return the tools of a run. `earlier` are those of the plug-ins listed before this one."""
+        """Return the tools of a run. `earlier` are the tools of the plug-ins that are listed before this one."""
         raise NotImplementedError
 
     def secrets(self, resolved: Any) -> str:

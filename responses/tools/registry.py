@@ -1,4 +1,4 @@
-"""Tool registry: the plug-ins that the settings list, and the tools of a run, from the plug-ins its request enables."""
+"""Tool registry: the plug-ins that the settings list, and the tools of a run from the plug-ins that it needs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ PLUGINS: list[ToolPlugin] = []
 
 
 def register(*plugins: ToolPlugin) -> None:
-    """Add plug-ins, with the schemas and the history of their tools."""
+    """Add plug-ins, with the schemas and the history functions of their tools."""
     PLUGINS.extend(plugins)
     add_tools(*(param for plugin in plugins for param in plugin.params))
     for plugin in plugins:
@@ -55,9 +55,10 @@ class RunTools:
 
 
 async def without_unavailable_tools(principal: Principal, body: CreateResponse) -> tuple[CreateResponse, list[str]]:
-    """Return the request without the hosted tools that this server cannot provide, and a warning for each of them.
+    """Return the request without the hosted tools that this server cannot provide, and a warning for each limitation.
 
-    Raises `UnsupportedValue` if the tool choice leaves no other tool, or if the team wants such requests rejected.
+    Raises `UnsupportedValue` if the tool choice requires a tool that was left out, or if the team's settings reject
+    such requests.
     """
     found = [
         (index, limitation)
@@ -96,8 +97,8 @@ async def create_tools(
 ) -> RunTools:
     """Build the tools of a new response.
 
-    Validates everything first and records the approvals last: an approval request can be answered only once, so a
-    request that is rejected afterwards would lose the client's answer. Raises the API errors of tools that are not
+    Everything is validated before the approvals are recorded: an approval request can be answered only once, so if the
+    request were rejected afterwards, the client's answer would be lost. Raises an API error for a tool that is not
     allowed, not configured or not usable.
     """
     params = body.tools or []
@@ -111,7 +112,7 @@ async def create_tools(
             )
         return RunTools(toolbox=Toolbox())
     if not params and not answers:
-        # Most requests have no tools. The code below would take 15 us to find nothing.
+        # Fast path: most requests have no tools, and the code below would take 15 us for them.
         return RunTools(toolbox=Toolbox())
     request = NewToolRequest(
         tools=shown_tools(params),
@@ -129,7 +130,7 @@ async def create_tools(
         answers=answers,
     )
     resolved = [(plugin, await plugin.resolve(request)) for plugin in _enabled(request)]
-    # Nothing below may reject the request: this records the client's answers.
+    # This records the client's answers, so the code after it must not reject the request.
     record = partial(approvals.record_answers, team_id=principal.team_id, response_id=response_id, answers=answers)
     outcome = await in_db_thread(record) if answers else approvals.ApprovalOutcome()
     toolbox = _toolbox(replace(request, granted=outcome.granted), resolved)
@@ -160,7 +161,7 @@ def restore_tools(response: Response, items: Sequence[StoredItem]) -> Toolbox:
 
 
 def card_of(body: dict[str, Any]) -> Card | None:
-    """Return the card of an item in the console; None if no plug-in has one for its type."""
+    """Return the card of an item in the console, or None if no plug-in makes cards for its type."""
     for plugin in PLUGINS:
         if (make := plugin.cards.get(body["type"])) is not None:
             return make(body)

@@ -29,12 +29,12 @@ def new_event_id() -> str:
 
 
 def sample_object_id(event_type: str) -> str:
-    """Return an id of a non-existing object of the kind that this event type concerns."""
+    """Return a valid id of an object that does not exist, of the kind to which this event type belongs."""
     return new_id(_PREFIXES[event_type.partition(".")[0]])
 
 
 def sample_data(event_type: str) -> dict[str, Any]:
-    """Return the data of a sample event besides the id of its object."""
+    """Return the data of a sample event in addition to the id of its object."""
     if event_type != "budget.alert":
         return {}
     return {
@@ -50,7 +50,7 @@ def sample_data(event_type: str) -> dict[str, Any]:
 
 
 def payload(delivery: WebhookDelivery) -> bytes:
-    """Return the body of a delivery as JSON. It is identical at every attempt."""
+    """Return the body of a delivery as JSON. It is the same for every attempt."""
     # Only the id of the object is sent: receivers retrieve the object in its current state, with their own permissions.
     body: dict[str, Any] = {
         "id": delivery.event_id,

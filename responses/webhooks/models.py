@@ -1,4 +1,4 @@
-"""Database models of webhooks: endpoints, and their part of the outbox."""
+"""Database models of webhooks: endpoints, and their deliveries in the outbox."""
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -32,7 +32,7 @@ class WebhookEndpoint(models.Model):
     """A URL that receives events of a team. Until `previous_until`, deliveries are signed with both secrets."""
 
     id = IdField(default=endpoint_id)
-    # No index of its own: the one on team and time below begins with this column.
+    # No separate index: the index on team and time below begins with this column.
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
     name = models.CharField(max_length=MAX_NAME)
     url = models.CharField(max_length=MAX_URL)
@@ -82,7 +82,7 @@ class WebhookDelivery(Delivery):
             models.Index(fields=["team", "created_at", "id"], name="webhook_delivery_by_team"),
             models.Index(fields=["created_at", "id"], name="webhook_delivery_by_time"),
             models.Index(fields=["object_id"], name="webhook_delivery_by_object"),
-            # Partial indexes: few rows of a table that keeps 30 days are pending, and even fewer are claimed.
+            # Partial indexes: of a table that keeps 30 days, only few rows are pending, and even fewer are claimed.
             models.Index(
                 fields=["endpoint", "next_attempt_at"],
                 condition=Q(state=DeliveryState.PENDING),

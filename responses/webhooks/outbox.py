@@ -1,4 +1,4 @@
-"""Events for the outbox: deliveries are inserted in the statement or transaction that causes the event.
+"""Events for the outbox. Deliveries are inserted in the same statement or transaction that causes the event.
 
 Each insert sends a PostgreSQL notification, which arrives with the commit and wakes the delivery workers.
 """
@@ -15,7 +15,7 @@ from core.db.statement_pipeline import Statement
 from deliveries.outbox.queue import CHANNEL
 from responses.webhooks.events import new_event_id
 
-# SKIP LOCKED: an endpoint that is locked against key share is being deleted, and the end of a run must not wait for it.
+# SKIP LOCKED: an endpoint whose row cannot be locked is being deleted, and the end of a run must not wait for this.
 _INSERT = f"""
     INSERT INTO responses_webhookdelivery (
         event_id, team_id, endpoint_id, event_type, object_id, data, created_at, next_attempt_at,
@@ -54,7 +54,7 @@ def event_row(*, team_id: str, event_type: str, object_id: str, at: datetime) ->
 def announce(*, team_id: str, event_type: str, object_id: str, data: Mapping[str, Any] | None = None) -> int:
     """Insert an event for each subscribed endpoint of the team, in the caller's transaction, and return their number.
 
-    `data` is sent besides the object's id. The transaction must see the team (`tenants.scope`).
+    `data` is sent in addition to the object's id. The transaction must have a scope that sees the team.
     """
     row = {**event_row(team_id=team_id, event_type=event_type, object_id=object_id, at=now()), "data": data}
     with connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""Webhooks as a channel of the outbox: the claim of deliveries, and the effects of results on their endpoints."""
+"""Webhooks as a channel of the outbox: claim deliveries, and update endpoints according to the results."""
 
 from datetime import datetime, timedelta
 
@@ -24,10 +24,10 @@ _REASONS = {
     DisabledReason.GONE: "the receiver answered 410 Gone",
     DisabledReason.FAILING: "no delivery has succeeded for five days",
 }
-# A failing endpoint gets one attempt at a time and is served after the healthy ones, so that a slow endpoint occupies
-# one slot at most and delays no other. The endpoint's row is locked, otherwise two workers could both fill its places.
-# Each slot goes to the team with the fewest attempts in relation to its weight, so that a team with many endpoints does
-# not take them all.
+# A failing endpoint gets only one attempt at a time and comes after the healthy endpoints, so that a slow endpoint
+# occupies at most one slot and delays no other endpoint. The row of the endpoint is locked, because otherwise two
+# workers together could exceed its limit. Each slot goes to the team with the fewest attempts in relation to its
+# weight, so that a team with many endpoints does not occupy all slots.
 _CLAIM = """
 WITH ready AS (
     SELECT endpoint.id, endpoint.team_id, endpoint.failing_since IS NOT NULL AS is_failing,

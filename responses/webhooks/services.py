@@ -1,4 +1,4 @@
-"""Endpoints and deliveries, for API and admin. Each write is one transaction with its audit event."""
+"""Changes and queries of endpoints and deliveries. Each write is one transaction that includes its audit event."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -118,7 +118,7 @@ def rotate_secret(*, endpoint: WebhookEndpoint, actor: str, keep_old: bool) -> W
 
 
 def set_enabled(*, endpoint: WebhookEndpoint, actor: str, enabled: bool) -> bool:
-    """Enable or disable an endpoint. Return False if it was in that state already."""
+    """Enable or disable an endpoint. Return False if the endpoint already had this state."""
     with scope.team(endpoint.team_id):
         # Pending deliveries stay in the outbox while the endpoint is disabled.
         changed = WebhookEndpoint.objects.filter(pk=endpoint.pk, enabled=not enabled).update(
@@ -143,7 +143,7 @@ def delete_endpoint(*, endpoint: WebhookEndpoint, actor: str) -> None:
 
 
 async def send_test(*, endpoint: WebhookEndpoint, event_type: str) -> AttemptResult:
-    """Send a sample event immediately and without retries; its object does not exist.
+    """Send a sample event, whose object does not exist, immediately and without retries.
 
     Raises EgressFailed if there was no response.
     """
@@ -169,9 +169,9 @@ def audit_test(*, endpoint: WebhookEndpoint, actor: str, event_type: str, result
 
 
 def resend(*, delivery: WebhookDelivery, actor: str) -> bool:
-    """Queue a delivery for an immediate attempt, whatever its state. Return False during an attempt."""
+    """Queue a delivery for an immediate attempt, whatever its state is. Return False if an attempt is in progress."""
     with scope.team(delivery.team_id):
-        # The event keeps its id, by which receivers recognize duplicates.
+        # The event keeps its id, so that receivers recognize duplicates.
         changed = queue.resend(delivery)
         if changed:
             audit(

@@ -14,7 +14,7 @@ _SECRET_BYTES = 32
 
 
 def new_secret() -> str:
-    """Return a new signing secret in the form that receivers get."""
+    """Return a new signing secret in the format that receivers use."""
     return _PREFIX + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
 
 
@@ -30,7 +30,7 @@ def secrets_of(endpoint: WebhookEndpoint, *, at: datetime) -> list[str]:
 
 
 def signed(body: bytes, *, event_id: str, secrets: list[str], at: datetime) -> Mapping[str, str]:
-    """Return the headers of one attempt."""
+    """Return the headers of one attempt, with a signature for each secret."""
     # Every attempt is signed again, because receivers reject old timestamps. The library ignores the time zone of a
     # datetime and treats it as UTC.
     moment = at.astimezone(UTC)
