@@ -128,7 +128,7 @@ def update_conversation(*, principal: Principal, conversation_id: str, metadata:
 
 
 def delete_conversation(*, team_id: str, actor: str, conversation_id: str, reason: str = "") -> None:
-    """Delete a conversation, and those of its items that no response or fork uses.
+    """Delete a conversation, and its items unless a response or a fork uses them.
 
     The audit log records the `actor`, and the reason if there is one.
     """

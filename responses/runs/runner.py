@@ -307,7 +307,7 @@ class LiveRun:
             await self._end_unstored()
 
     async def _hand_over(self) -> None:
-        """Release the run to the workers, if it shall be handed over and has not ended."""
+        """Release the run to the workers if a handover was requested and the run has not ended."""
         if self._notify_workers is None or self.end is not None:
             return
         self._is_ending = True
