@@ -31,8 +31,8 @@ SECRET = "the parcel is blue"
 
 
 @pytest.fixture
-def stored_objects(caller: Caller) -> dict[str, str]:
-    """One object of each kind, by the URL of its list."""
+def stored_objects(caller: Caller, no_worker: None) -> dict[str, str]:
+    """One object of each kind, by the URL of its list. Workers would run the batch, whose file has no content."""
     team = caller.team
     with scope.team(team.pk):
         file = File.objects.create(
