@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 660e9eef4f3e450554a381cdc6c267e83b2938cdfa2a460de3b1bc3dd32beb1a
+-- PostgreSQL 18, migrations 4dd691da580519bb867d05985f85d5534e045a9c71090c320b25e9b650ea2274
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
