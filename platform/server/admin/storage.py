@@ -9,8 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.contrib.admin import display, register
-from django.contrib.admin.utils import unquote
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.urls import reverse
 from django.utils.safestring import SafeString
 from typing_extensions import override
@@ -91,10 +90,7 @@ class StoredObjectAdmin(LogAdmin, TeamScoped):
         """Serve the page of one object."""
         if request.method not in {"GET", "HEAD"}:
             return HttpResponseNotAllowed(["GET", "HEAD"])
-        row = self.get_queryset(request).filter(pk=unquote(object_id)).first()
-        if row is None or not self.has_view_permission(request, row):
-            raise Http404
-        viewer = viewer_of(request)
+        viewer, row = viewer_of(request), self.get_or_404(request, object_id)
         can_read = viewer.may_read(row.team_id)
         shown = self.payloads(row) if can_read else {}
         # Only pages that display content are recorded, not those that hide it or have none.

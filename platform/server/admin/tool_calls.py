@@ -8,7 +8,7 @@ from django.contrib.admin import display, register
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import F, Func, IntegerField, Q, QuerySet
 from django.db.models.functions import Length, Substr
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseForbidden
+from django.http import HttpRequest, HttpResponse, HttpResponseForbidden
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.decorators import method_decorator
@@ -38,7 +38,6 @@ from console.widgets import (
     two_lines,
 )
 from core.clock import now
-from core.http.query import row_number
 from core.periods import end_of_hour
 from responses.admin import cells
 from responses.models import ToolCall
@@ -215,10 +214,7 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Render a call; arguments and output are shown to users who may read the team's content."""
-        pk = row_number(object_id)
-        call: Any = self.get_queryset(request).filter(pk=pk).first() if pk is not None else None
-        if call is None or not self.has_view_permission(request, call):
-            raise Http404
+        call = self.get_or_404(request, object_id)
         readable = read_allowed(viewer_of(request), call)
         return self.render(
             request,
