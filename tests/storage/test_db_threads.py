@@ -181,12 +181,8 @@ async def test_a_thread_keeps_its_connection(database: None) -> None:
 async def test_a_thread_replaces_a_connection_that_the_server_has_closed(database: None) -> None:
     before = await backends()
 
-    def terminate() -> None:
-        with closing(connection), connection.cursor() as cursor:
-            for pid in before:
-                cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
-
-    await asyncio.to_thread(terminate)
+    for pid in before:
+        await asyncio.to_thread(terminate_backend, pid)
     assert not before & await backends()
 
 
@@ -234,11 +230,11 @@ def test_a_query_does_not_try_every_connection_closed_by_a_restart(database: Non
         with closing(connection):
             return backend()
 
-    with ThreadPoolExecutor(count) as threads, psycopg.connect(database_conninfo()) as other:
+    with ThreadPoolExecutor(count) as threads:
         idle = {*threads.map(take_and_return, range(count))}
         assert len(idle) == count
         for pid in idle:
-            other.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+            terminate_backend(pid)
         began = machine_time()
         assert threads.submit(ask).result() not in idle
         # With the pool's own check, it would wait for 1, 2 and 4 s after the first three, and fail after 10 s.
