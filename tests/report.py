@@ -108,11 +108,11 @@ class Times:
                 for name, seconds in sorted(times.items(), key=itemgetter(1), reverse=True)[: _SHOWN[title]]:
                     terminalreporter.line(f"{seconds:8.1f} s  {name}")
         if self._budget is not None:
-            counted = self._seconds * self._counted_share
+            counted = self._counted_seconds
             terminalreporter.section("time of all tests", sep="-")
             terminalreporter.line(
-                f"{self._seconds:.0f} s, of which the clock of the machine counted {counted:.0f} s of the "
-                f"{self._budget:g} s that they may take",
+                f"{self._seconds:.0f} s. The clock of the machine counted {counted:.0f} s; the budget is "
+                f"{self._budget:g} s.",
                 red=counted > self._budget,
             )
         if self._failed:
@@ -122,7 +122,7 @@ class Times:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail a run whose tests took too long."""
-        if self._budget is not None and self._seconds * self._counted_share > self._budget:
+        if self._budget is not None and self._counted_seconds > self._budget:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     @property
@@ -130,7 +130,7 @@ class Times:
         return sum(self._tests.values())
 
     @property
-    def _counted_share(self) -> float:
-        """The share of the run's time that the clock of the machine counted, at most 1."""
+    def _counted_seconds(self) -> float:
+        """The seconds of the tests, less what the clock of the machine did not count of the run."""
         wall, machine = self._began
-        return min(1.0, (machine_time() - machine) / (time.monotonic() - wall))
+        return self._seconds * min(1.0, (machine_time() - machine) / (time.monotonic() - wall))
