@@ -235,7 +235,7 @@ def paths_of(values: dict[str, list[str]]) -> Iterator[str]:
     (team,) = values["project_id"]
     # Only of this team, because abandoned runs of other teams may still end.
     usage = f"?start_time={day}&end_time={day + 86400}&project_ids={team}"
-    for endpoint in (one for one in ENDPOINTS if one.method == "GET"):
+    for endpoint in (listed for listed in ENDPOINTS if listed.method == "GET"):
         path = f"/{endpoint.path}"
         parameters = re.findall(r"<(?:(\w+):)?(\w+)>", path)
         choices = [values.get(name) or values[f"{prefix}:{name}"] for prefix, name in parameters]

@@ -25,7 +25,7 @@ MASK = {"type": "image_generation", "input_image_mask": {"file_id": "invalid_id"
 PICTURE = {"role": "user", "content": [{"type": "input_image", "file_id": "invalid_id"}]}
 CHAT_FILE = {"role": "user", "content": [{"type": "file", "file": {"file_id": "invalid_id"}}]}
 LINES = {"endpoint": "/v1/responses", "completion_window": "24h"}
-PATHS = [one for one in ENDPOINTS if prefixes_of(one)]
+PATHS = [endpoint for endpoint in ENDPOINTS if prefixes_of(endpoint)]
 # Text that is not an id of any kind, percent-encoded.
 NEVER_IDS = ["%00", "a%00b", "%20", "%F0%9F%90%98", "%FF", "%22%5C", "%0A", "%7Bx%7D", "a%27b%3B--"]
 

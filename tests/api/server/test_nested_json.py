@@ -36,7 +36,7 @@ DEEP: dict[str, bytes] = {
 }
 ARGUMENTS = f'{{"a":{LISTS.decode()}}}'
 FUNCTION = {"type": "function", "name": "look", "parameters": {"type": "object"}}
-POSTS = [one for one in ENDPOINTS if one.method == "POST"]
+POSTS = [endpoint for endpoint in ENDPOINTS if endpoint.method == "POST"]
 
 
 @pytest.fixture(params=["web", "daphne_web"])

@@ -19,7 +19,9 @@ from tests.support.upstream import Script
 pytestmark = pytest.mark.slow
 
 # Models belong to the operator. The admin API, whose keys belong to no team, has ids of projects.
-WITH_IDS = [one for one in ENDPOINTS if one.ids and not one.path.startswith(("organization/", "models/"))]
+WITH_IDS = [
+    endpoint for endpoint in ENDPOINTS if endpoint.ids and not endpoint.path.startswith(("organization/", "models/"))
+]
 FIELDS: dict[str, dict[str, Any]] = {
     "/chat/completions/{completion_id}": {"metadata": {}},
     "/conversations/{conversation_id}": {"metadata": {}},
