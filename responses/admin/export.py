@@ -46,7 +46,7 @@ def export_responses(request: HttpRequest, ids: Iterable[str]) -> StreamingHttpR
     for team_id, count in sorted(counts.items()):
         after = {"rows": count, "filters": request.GET.urlencode()[:1000]}
         audit_row(
-            viewer_of(request),
+            viewer,
             Team(pk=team_id),
             "exported",
             action="responses.exported",

@@ -31,7 +31,7 @@ def half_a_second(request: Callable[[], object]) -> timedelta:
     """Return half a second or, if that is more, the time of a hundred calls of `request`.
 
     An update within half a second passes through five processes, each of which waits for a processor on a busy machine.
-    Both times are of the same clock, as the database has no clock of the machine.
+    The updates are measured by the database, so the limit is in seconds of the wall clock too.
     """
     began = time.monotonic()
     for _ in range(100):

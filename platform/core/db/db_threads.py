@@ -80,6 +80,7 @@ def _connect() -> None:
 def _with_connection(call: Callable[[], Result], asked: float, wait: Wait) -> Result:
     wait.end()
     metrics.DB_THREAD_WAIT.observe(time.perf_counter() - asked)
+    # After an error, the state of the session is unknown.
     if connection.errors_occurred:
         connection.close()
     return call()

@@ -280,7 +280,7 @@ def queues() -> Table[dict[str, Any]]:
 
 
 def _queues() -> list[dict[str, Any]]:
-    # Counted up to `MAX_COUNT`.
+    """Return the rows of the table. Entries are counted up to `MAX_COUNT`."""
 
     def queue(name: str, waiting: int | None, note: str, since: datetime | None = None) -> dict[str, Any]:
         count = "–" if waiting is None else f"{waiting:,}" + ("+" if waiting >= MAX_COUNT else "")
