@@ -38,7 +38,7 @@ class EndpointApp:
         # Skip the message with the body, which is in the scope already. The next message can only be a disconnect.
         await receive()
         endpoint, principal = self._endpoint, None
-        client = Client(receive)
+        client = Client(scope, receive)
         call: Call[Any] = endpoint.served_by(scope, client.disconnect)
         try:
             try:

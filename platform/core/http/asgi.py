@@ -41,6 +41,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 ABORT = "abort"
 """Key of the scope with a function of the server that closes the connection without sending the rest."""
+WATCH = "watch"
+"""Key of the scope with a function of some servers that takes a callback for the disconnect of the client, or None."""
 _MAX_CLIENT_REQUEST_ID = 512
 # A longer body without a Content-Length is kept on disk until it is complete.
 _MAX_UNANNOUNCED_BYTES = 1024 * 1024

@@ -1,6 +1,7 @@
 """HTTP under uvicorn with limits of connections, of the URL and of the headers, which uvicorn does not have."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import httptools
@@ -10,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from core.admission.request_bodies import REJECTED
 from core.errors import ApiError, HeadersTooLarge, UrlTooLong
-from core.http.asgi import ABORT
+from core.http.asgi import ABORT, WATCH
 from server.web.request_heads import (
     MAX_HEAD_BYTES,
     MAX_HEADERS,
@@ -56,6 +57,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         "_head_timer",
         "_head_to_repeat",
         "_is_rejected",
+        "_on_disconnect",
         "_reader",
         "_reads_head",
     )
@@ -64,6 +66,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().__init__(*args, **options)
         self._reads_head = self._is_rejected = False
         self._head_timer: asyncio.TimerHandle | None = None
+        self._on_disconnect: Callable[[], None] | None = None
         # Only while an answer waits for the client, as few ever do.
         self._reader: ReaderWatch | None = None
         self._head_bytes = self._early_bytes = 0
@@ -234,6 +237,20 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._stop_head_timer()
         self._stop_watching_reader()
         super().connection_lost(exc)
+        if self._on_disconnect is not None:
+            self._on_disconnect()
+
+    def _watch_client(self, disconnected: Callable[[], None] | None) -> None:
+        """Call a function when the client disconnects, also if it has done so already. None ends this."""
+        self._on_disconnect = disconnected
+        if disconnected is None:
+            return
+        # uvicorn drops its parser when the connection is lost.
+        if self.parser is None:
+            self.loop.call_soon(disconnected)
+            return
+        # The body may have been so large that reading is paused. Only a connection that is read can be lost.
+        self.flow.resume_reading()
 
     @override
     def _should_upgrade(self) -> bool:
@@ -259,6 +276,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._head_bytes = self._early_bytes = 0
         scope: dict[str, Any] = self.scope  # type: ignore[assignment]
         scope[ABORT] = self.transport.abort
+        scope[WATCH] = self._watch_client
 
     @override
     def on_header(self, name: bytes, value: bytes) -> None:
