@@ -79,12 +79,10 @@ async def start_response(request: NewRequest) -> StartedRun:
         commit = response.store()
         try:
             with spans.span(spans.Activity.STORAGE, "Commit"):
-                await asyncio.shield(commit)
+                await commit
         except asyncio.CancelledError:
-            # The client has disconnected, but the commit may still succeed. In this case the run must start, because
-            # otherwise its row would stay in progress until the sweeper ends the run. It is detached, because no client
-            # reads it.
-            await asyncio.wait([commit])
+            # The client has disconnected. If the commit has succeeded, the run must start, because otherwise its row
+            # would stay in progress until the sweeper ends the run. It is detached, because no client reads it.
             if commit.exception() is None:
                 live.start()
                 live.detach()
@@ -145,8 +143,7 @@ async def queue_response(request: NewRequest) -> QueuedResponse:
         principal=request.principal, body=request.body, response_id=request.response_id
     ):
         response = await build_response(await admit(await resolve(request)))
-        # Shielded: once submitted, the change may be committed even if the client disconnects.
-        await asyncio.shield(response.store())
+        await response.store()
     notify_workers()
     resolved = response.admitted.resolved
     return QueuedResponse(

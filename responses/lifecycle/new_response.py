@@ -25,7 +25,7 @@ from responses.runs.event_log import FLUSH_BYTES, EventLog
 from responses.runs.identity import RunIdentity
 from responses.runs.recorder import Recorder
 from responses.runs.rows import Row, item_rows, new_row, preview
-from responses.runs.store import Change, LockGuard, PredecessorGuard, submit_new
+from responses.runs.store import Change, LockGuard, PredecessorGuard, started, submit_new
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +39,11 @@ class NewResponse:
     change: Change
 
     def store(self) -> "asyncio.Future[None]":
-        """Submit the change that stores the response. Await the future for the commit."""
+        """Submit the change that stores the response, and return its commit."""
         reservation = self.admitted.reservation
         if reservation is None:
             return submit_new(self.change)
-        return asyncio.ensure_future(reservation.store(self.change))
+        return started(reservation.store(self.change))
 
 
 async def build_response(admitted: AdmittedRequest) -> NewResponse:

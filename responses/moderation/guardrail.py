@@ -113,8 +113,7 @@ class GuardrailCheck:
             reason=self._without_secrets(decision.reason)[:_MAX_REASON],
             request_id=self.account.request_id,
         )
-        # Shielded: the decision is stored even if the client disconnects.
-        await asyncio.shield(writer.submit(Change(team_id=self.account.team_id, insert=[row])))
+        await writer.submit(Change(team_id=self.account.team_id, insert=[row]))
         return {"blocked": blocked, "outcome": outcome, "message": message}
 
     async def _ask_model(self, texts: Sequence[str], images: Sequence[str]) -> _Decision:

@@ -12,6 +12,7 @@ from functools import partial
 from django.conf import settings
 
 from core.clock import now
+from core.db.group_commit import Commit
 from core.json.large_work import LARGE_BYTES, pause
 from core.work.notifications import Notifier, loop_notifications
 from engine.events.compression import compress, decompress
@@ -96,7 +97,7 @@ class EventLog:
         self._buffer_first = next_sequence
         self._timer: asyncio.TimerHandle | None = None
         self._observed_until = 0.0
-        self._flushes: list[asyncio.Future[None]] = []
+        self._flushes: list[Commit] = []
         self._is_held = False
         self._message: LogMessage | None = None
         # A run in a worker sends messages from the start, so that its followers learn that it has begun. Most
@@ -145,7 +146,7 @@ class EventLog:
             self._flushes = [flush for flush in self._flushes if not flush.done() or flush.exception()]
             self._flushes.append(self.submit(change))
 
-    def submit(self, change: Change) -> "asyncio.Future[None]":
+    def submit(self, change: Change) -> Commit:
         """Submit the change that contains the latest `take_batch`. Followers receive the batch after the commit."""
         commit = writer.submit(change)
         commit.add_done_callback(partial(self._after_commit, self._message))

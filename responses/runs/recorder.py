@@ -12,6 +12,7 @@ from typing import Any, assert_never
 
 from conversations.models import Section
 from core.clock import now
+from core.db.group_commit import uncancelled
 from core.json.large_work import in_thread, is_large
 from engine import spans
 from engine.calls.outcomes import request_digest
@@ -86,28 +87,28 @@ class Recorder:
         began = now()
         await log.flushed()
         data = b""
-        commit: asyncio.Future[bytes] | asyncio.Future[None]
+        large: asyncio.Task[bytes] | None = None
         if is_large():
             # Until the step is planned, the event log must not store the events that belong to the step.
             log.hold()
-            commit = asyncio.create_task(self._store_large(step))
+            large = asyncio.create_task(self._store_large(step))
+            commit = uncancelled(large)
         else:
             data, change = self.plan(step)
             commit = log.submit(change)
-        # A cancellation must wait for the commit, which decides if the step counts. If the last step of the run was
+        # A cancellation waits for the commit, which decides if the step counts. If the last step of the run was
         # committed, the run is over and the cancellation came too late.
         try:
             with spans.span(spans.Activity.STORAGE, "Commit", began=began):
-                await asyncio.shield(commit)
+                await commit
         except asyncio.CancelledError:
-            await asyncio.wait([commit])
             if commit.exception() is None:
                 self._committed(step)
             if not isinstance(step, RunEnded) or commit.exception() is not None:
                 raise
         else:
             self._committed(step)
-        return commit.result() or data
+        return data if large is None else large.result()
 
     def _committed(self, step: Step) -> None:
         self.metrics.count(step, first_token_ms=self._progress.first_token_ms)

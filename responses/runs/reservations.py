@@ -150,7 +150,7 @@ class CallReservation:
             lease = {"lease_owner": process_name(), "lease_until": lease_until()}
             try:
                 if grant.needs_row:
-                    await asyncio.shield(writer.submit(with_reservation(Change(team_id=grant.team_id), grant, **lease)))
+                    await writer.submit(with_reservation(Change(team_id=grant.team_id), grant, **lease))
             except ReservationLost:
                 grant = await limits.renew(grant, self._principal, demand)
                 continue
@@ -409,7 +409,7 @@ class RunReservation:
                     change = with_reservation(change, grant, response_id=self._identity.response_id)
                     commit = writer.submit(change)
                     try:
-                        await asyncio.shield(commit)
+                        await commit
                     except ReservationLost:
                         grant = await limits.renew(grant, self._principal, demand)
                     except asyncio.CancelledError:
@@ -547,8 +547,7 @@ class RunReservation:
 
 
 async def _release_after(commit: "asyncio.Future[None]", grant: Grant) -> None:
-    """Release a reservation whose call was cancelled while its row was being stored."""
-    await asyncio.wait([commit])
+    """Release a reservation whose call was cancelled while its row was being stored. The commit has ended."""
     if commit.exception() is None:
         await writer.submit(Change(team_id=grant.team_id, extra=deletions(grant)))
     await limits.release(grant)

@@ -174,7 +174,6 @@ class LiveRun:
         _registry.add(self)
         self._recorder.log.flush_soon()
         self._task = asyncio.get_running_loop().create_task(self._execute())
-        self._task.add_done_callback(lambda _: self._release_client())
 
     # -- for the client ------------------------------------------------------------------------------------------------
 
@@ -380,6 +379,7 @@ class LiveRun:
             self._recorder.release_reservation()
             if self._grace is not None:
                 self._grace.cancel()
+            self._release_client()
 
     async def _record(self, step: Step) -> None:
         # If the commit fails, `_end_unstored` records the usage of this turn.

@@ -7,10 +7,11 @@ the whole change is left out.
 
 import asyncio
 import atexit
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import psycopg
@@ -18,8 +19,8 @@ from django.db import connection
 from psycopg.conninfo import make_conninfo
 
 from core.db.database import database_conninfo
-from core.db.group_commit import GroupCommit
-from core.db.statement_pipeline import ConnectionLost, Statement, StatementPipeline
+from core.db.group_commit import Commit, GroupCommit, Outcomes, uncancelled
+from core.db.statement_pipeline import ConnectionLost, Rows, Statement, StatementPipeline
 from core.ids import new_id
 from core.json import large_json
 from core.json.large_work import LARGE_BYTES, is_large, pause, short_turns
@@ -360,6 +361,29 @@ class MarkedWriter:
         results = await self._run([*statements_of(changes), (_MARK, self._mark())])
         return _outcomes(changes, held=results[-1][0][0])
 
+    def start(
+        self, changes: Sequence[Change], done: Callable[[Outcomes | Exception], None], *, seconds: float | None
+    ) -> bool:
+        """Begin to commit like `apply`, without a task; see `Committer`."""
+        self._batch += 1
+        calls = [*statements_of(changes), (_MARK, self._mark())]
+        return self._pipeline.start(calls, partial(self._end, changes, done), seconds=seconds)
+
+    def _end(
+        self,
+        changes: Sequence[Change],
+        done: Callable[[Outcomes | Exception], None],
+        results: Rows | Exception,
+    ) -> None:
+        if not isinstance(results, Exception):
+            done(_outcomes(changes, held=results[-1][0][0]))
+            return
+        try:
+            with self._wrapped_errors:
+                raise results  # noqa: TRY301 - the context manager converts it
+        except Exception as error:
+            done(error)
+
     async def recall(self, changes: Sequence[Change]) -> list[Exception | None] | None:
         """Return the outcomes of the last group of changes, or None if the group was not committed.
 
@@ -469,7 +493,7 @@ _large_writes = WorkerLoop(name="large-writes")
 atexit.register(_large_writes.close)
 
 
-def submit_new(change: Change) -> "asyncio.Future[None]":
+def submit_new(change: Change) -> Commit:
     """Submit the change that stores a new response. Await the future for the commit.
 
     The change of a large request is written by another event loop and connection. Otherwise, with an image of 20 MB,
@@ -477,7 +501,12 @@ def submit_new(change: Change) -> "asyncio.Future[None]":
     """
     if not is_large():
         return writer.submit(change)
-    return asyncio.wrap_future(_large_writes.submit(_commit(change)))
+    return uncancelled(asyncio.wrap_future(_large_writes.submit(_commit(change))))
+
+
+def started(commit: Coroutine[Any, Any, None]) -> Commit:
+    """Start code that commits a change. Return its commit, which is not cancelled with the task that awaits it."""
+    return uncancelled(asyncio.ensure_future(commit))
 
 
 async def _commit(change: Change) -> None:

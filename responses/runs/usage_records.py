@@ -189,12 +189,10 @@ class RoutedCall:
             self.id, estimate, reserved=dict(reservation.amount for reservation in self.reservations)
         )
         team_id = self.principal.team_id
-        commit = asyncio.ensure_future(submit_new(Change(team_id=team_id, insert=[row])))
         try:
-            await asyncio.shield(commit)
+            await submit_new(Change(team_id=team_id, insert=[row]))
         except asyncio.CancelledError:
             # The row may have been stored nevertheless. It is deleted, because no request will be sent.
-            await asyncio.wait([commit])
             extra = [write for reservation in self.reservations for write in reservation.settlement(())]
             await submit_new(Change(team_id=team_id, extra=[open_calls.close(self.id), *extra]))
             for reservation in self.reservations:

@@ -217,6 +217,11 @@ class LimitedWriter(MarkedWriter):
         self._rows = rows
 
     @override
+    def start(self, changes: Sequence[Change], *_: Any, **__: Any) -> bool:
+        """Leave all groups to `apply`."""
+        return False
+
+    @override
     async def apply(self, changes: Sequence[Change]) -> list[Exception | None]:
         """Exceed the statement timeout in groups with more rows."""
         if sum(len(change.insert) for change in changes) > self._rows:
@@ -236,6 +241,10 @@ class Scripted:
     """A committer that calls a function; its connection breaks before it has committed anything."""
 
     called: Callable[[Sequence[str]], Sequence[Exception | None]]
+
+    def start(self, *_: Any, **__: Any) -> bool:
+        """Leave all groups to `apply`."""
+        return False
 
     async def apply(self, changes: Sequence[str]) -> Sequence[Exception | None]:
         """Return what the function returns."""
@@ -270,9 +279,40 @@ async def test_each_change_gets_its_own_outcome() -> None:
     assert [str(outcome) for outcome in outcomes] == ["None", "'B'", "None", "'D'"]
 
 
+async def test_changes_whose_commit_is_interrupted_count_as_lost_and_the_next_is_committed() -> None:
+    interruptions = [asyncio.CancelledError()]
+
+    def apply(changes: Sequence[str]) -> list[Exception | None]:
+        if interruptions:
+            raise interruptions.pop()
+        return [None] * len(changes)
+
+    commit: GroupCommit[str] = GroupCommit(lambda: Scripted(apply))
+    outcomes = await outcomes_of(commit.submit("a"), commit.submit("b"))
+    assert [type(outcome) for outcome in outcomes] == [ConnectionLost, type(None)]
+
+
 async def test_a_cancelled_caller_does_not_affect_others() -> None:
-    commit: GroupCommit[str] = GroupCommit(lambda: Scripted(lambda changes: [None] * len(changes)))
+    may_commit = asyncio.Event()
+
+    class Slow(Scripted):
+        @override
+        async def apply(self, changes: Sequence[str]) -> Sequence[Exception | None]:
+            await may_commit.wait()
+            return await super().apply(changes)
+
+    commit: GroupCommit[str] = GroupCommit(lambda: Slow(lambda changes: [None] * len(changes)))
     gone, waiting = commit.submit("a"), commit.submit("b")
-    gone.cancel()
+
+    async def wait() -> None:
+        await gone
+
+    caller = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    caller.cancel()
+    await asyncio.sleep(0)
+    assert not caller.done()
+    may_commit.set()
     await waiting
-    assert gone.cancelled()
+    await asyncio.wait([caller])
+    assert (caller.cancelled(), gone.exception()) == (True, None)

@@ -4,19 +4,25 @@ A run awaits the commit of its change, so a change is durable before its event i
 transaction (round trip, fsync, Python's overhead) are shared. Each event loop commits its own groups, one at a time:
 changes that are submitted during a commit form the next group. In a thread of its own, the writer would wait for the
 interpreter lock of a busy event loop again and again.
+
+A group whose commit succeeds at once needs no task: it is sent by the code that submits its first change, or that ends
+the group before it, and the callback that reads the answer of the database wakes the runs.
 """
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import chain, repeat
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from typing_extensions import override
 
 from core.db import wait_limit
 from core.db.statement_pipeline import ConnectionLost, TransactionCancelled
+from core.lazy_timer import LazyTimer
 from core.load.load_limit import commit_times
 from core.per_loop import PerLoop
 from core.telemetry import metrics
@@ -44,8 +50,50 @@ class ChangeTooLarge(Exception):
     """The server cancels every attempt to commit the change, even alone."""
 
 
+class Commit(asyncio.Future[None]):
+    """The commit of a change. It cannot be cancelled, because it may take effect.
+
+    A task that is cancelled while it awaits the commit gets its `CancelledError` when the commit has ended.
+    """
+
+    @override
+    def cancel(self, msg: object = None) -> bool:
+        """Do nothing."""
+        return False
+
+
+def uncancelled(work: "asyncio.Future[Any]") -> Commit:
+    """Return the end of a commit that is done by other code. The code is not cancelled with the task that awaits it."""
+    commit = Commit(loop=asyncio.get_running_loop())
+
+    def end(done: "asyncio.Future[Any]") -> None:
+        if done.cancelled():
+            asyncio.Future.cancel(commit)
+        elif (error := done.exception()) is not None:
+            commit.set_exception(error)
+        else:
+            commit.set_result(None)
+
+    work.add_done_callback(end)
+    return commit
+
+
 class Committer(Protocol[Applied_contra]):
     """Commits the groups of one event loop over its own connection."""
+
+    def start(
+        self,
+        changes: Sequence[Applied_contra],
+        done: "Callable[[Outcomes | Exception], None]",
+        /,
+        *,
+        seconds: float | None,
+    ) -> bool:
+        """Begin to commit the changes within `seconds`, without waiting: `done` is called with the result of `apply`.
+
+        Return False, without an effect, if there is no connection yet. Raises what `apply` raises.
+        """
+        ...
 
     async def apply(self, changes: Sequence[Applied_contra], /) -> Outcomes:
         """Commit the changes; return for each None or the exception to raise. Raises `ConnectionLost`."""
@@ -60,8 +108,12 @@ class Committer(Protocol[Applied_contra]):
 
 
 class _Waiting(NamedTuple, Generic[Change]):
+    """A change whose request waits until `deadline`, in seconds of the event loop."""
+
     change: Change
-    future: "asyncio.Future[None]"
+    commit: Commit
+    wait: wait_limit.Wait | None
+    deadline: float
 
 
 class GroupCommit(Generic[Change]):
@@ -75,8 +127,8 @@ class GroupCommit(Generic[Change]):
         self._waits_forever = False
         self._writers = PerLoop(lambda: _LoopWriter(self._committer(), self._pauses, lambda: self._waits_forever))
 
-    def submit(self, change: Change) -> "asyncio.Future[None]":
-        """Queue a change; changes are committed in the order of their submission. Await the future for the commit."""
+    def submit(self, change: Change) -> Commit:
+        """Queue a change and return its commit. Changes are committed in the order of their submission."""
         return self._writers().submit(change)
 
     def wait_forever(self) -> None:
@@ -99,90 +151,151 @@ class _LoopWriter(Generic[Change]):
         self._waits_forever = waits_forever
         self._pauses = pauses
         self._queue: deque[_Waiting[Change]] = deque()
+        # The group that is being committed, and the time at which its commit began.
+        self._group: Sequence[_Waiting[Change]] = ()
+        self._began = 0.0
+        # True until the queue is empty: the next group is being committed, or begins with the next pass of the loop.
+        self._is_busy = False
+        # True if the last group had one change and none was waiting for it.
+        self._was_alone = True
         self._task: asyncio.Task[None] | None = None
+        self._deadline = LazyTimer(self._give_up)
 
-    def submit(self, change: Change) -> "asyncio.Future[None]":
+    def submit(self, change: Change) -> Commit:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        waiting = _Waiting(change, future)
-        self._queue.append(waiting)
-        if self._task is None or self._task.done():
-            # The task starts with the next iteration of the loop, so it takes all changes of this iteration.
-            self._task = loop.create_task(self._write(), context=wait_limit.unrelated())
+        commit, wait, deadline = Commit(loop=loop), None, math.inf
         if (limit := wait_limit.current()) is not None:
             wait = wait_limit.Wait()
-            timer = loop.call_later(limit.seconds_left + _RECALL_SECONDS, self._give_up, waiting)
-            future.add_done_callback(partial(_end_wait, wait, timer))
-        return future
+            seconds = limit.seconds_left + _RECALL_SECONDS
+            deadline = loop.time() + seconds
+            if self._deadline.due is None or deadline < self._deadline.due:
+                self._deadline.start(seconds)
+        self._queue.append(_Waiting(change, commit, wait, deadline))
+        if not self._is_busy:
+            self._is_busy = True
+            if self._was_alone:
+                self._begin()
+            else:
+                # With the next pass of the loop, so that the group has all changes of this one.
+                loop.call_soon(self._begin)
+        return commit
 
-    def _give_up(self, waiting: _Waiting[Change]) -> None:
-        # A change that still waits for its group is dropped. A change that is being written may take effect.
-        if waiting in self._queue:
-            self._queue.remove(waiting)
-        if not waiting.future.done():
-            waiting.future.set_exception(ConnectionLost("the commit took longer than its request may wait"))
-
-    async def _write(self) -> None:
-        while self._queue:
-            batch = [self._queue.popleft() for _ in range(min(len(self._queue), _MAX_BATCH))]
-            began = time.monotonic()
-            outcomes = await self._outcomes(batch)
-            took = time.monotonic() - began
-            commit_times.add(took)
-            metrics.COMMIT_SIZE.observe(len(batch))
-            metrics.COMMIT_DURATION.observe(took)
-            for waiting, outcome in zip(batch, outcomes, strict=True):
-                # A future that is done already belongs to a run that was cancelled while it was waiting.
-                if not waiting.future.done():
-                    if outcome is None:
-                        waiting.future.set_result(None)
-                    else:
-                        waiting.future.set_exception(outcome)
-
-    async def _outcomes(self, batch: list[_Waiting[Change]]) -> Outcomes:
-        changes = [waiting.change for waiting in batch]
+    def _begin(self) -> None:
+        """Begin to commit the next group."""
+        queue = self._queue
+        if not queue:
+            # Nothing is waiting, or the requests of all changes have given up.
+            self._is_busy = False
+            return
+        self._group = group = [queue.popleft() for _ in range(min(len(queue), _MAX_BATCH))]
+        self._began = time.monotonic()
+        lost: ConnectionLost | None = None
         try:
-            return await self._apply_connected(changes)
-        except TransactionCancelled as error:
-            if len(batch) == 1:
-                return [error]
-            # The group may be too large for a limit of the server; then every attempt would be cancelled.
-            logger.warning("the database has cancelled a group of %d commits, which is divided", len(batch))
-            middle = len(batch) // 2
-            return [*await self._outcomes(batch[:middle]), *await self._outcomes(batch[middle:])]
+            if self._committer.start([w.change for w in group], self._end, seconds=wait_limit.most_seconds()):
+                return
+        except ConnectionLost as error:
+            lost = error
         except Exception as error:
-            # Without a connection, single changes would fail too, each after another wait for the database.
-            if len(batch) == 1 or isinstance(error, ConnectionLost):
-                return [error] * len(batch)
-            # A bad change must not fail the others of its batch, so each one gets its own transaction.
-            logger.warning("a group commit failed, retrying its changes one by one", exc_info=True)
-            return [outcome for waiting in batch for outcome in await self._outcomes([waiting])]
+            self._end(error)
+            return
+        self._commit_in_task(lost)
 
-    async def _apply_connected(self, changes: Sequence[Change]) -> Outcomes:
-        """Apply the changes, waiting for the database while it is unavailable, for example during a restart."""
-        wait_limit.start()
-        was_tried = False
+    def _end(self, result: Outcomes | Exception) -> None:
+        """End the group, or try again in a task if its commit has failed."""
+        if isinstance(result, Exception):
+            self._commit_in_task(result)
+        else:
+            self._deliver(result)
+
+    def _commit_in_task(self, error: Exception | None) -> None:
+        unrelated = wait_limit.unrelated()
+        self._task = asyncio.get_running_loop().create_task(self._commit(error), context=unrelated)
+
+    async def _commit(self, error: Exception | None) -> None:
+        outcomes: Outcomes = [ConnectionLost("the commit was interrupted")] * len(self._group)
+        try:
+            outcomes = await self._outcomes(self._group, error)
+        finally:
+            # Also if the event loop ends meanwhile: nothing may wait forever.
+            self._deliver(outcomes)
+
+    def _deliver(self, outcomes: Outcomes) -> None:
+        """Wake the runs that wait for the group, and begin the next one."""
+        group, took = self._group, time.monotonic() - self._began
+        commit_times.add(took)
+        metrics.COMMIT_SIZE.observe(len(group))
+        metrics.COMMIT_DURATION.observe(took)
+        for waiting, outcome in zip(group, outcomes, strict=True):
+            _end(waiting, outcome)
+        self._group, self._was_alone = (), len(group) == 1 and not self._queue
+        self._begin()
+
+    def _give_up(self) -> None:
+        """End the changes whose requests may not wait any longer. One that is being written may take effect."""
+        now = asyncio.get_running_loop().time()
+        late = [waiting for waiting in (*self._group, *self._queue) if waiting.deadline <= now]
+        for waiting in late:
+            if waiting in self._queue:
+                self._queue.remove(waiting)
+            _end(waiting, ConnectionLost("the commit took longer than its request may wait"))
+        others = [w.deadline for w in (*self._group, *self._queue) if not w.commit.done() and w.deadline < math.inf]
+        if others:
+            self._deadline.start(min(others) - now)
+
+    async def _outcomes(self, group: Sequence[_Waiting[Change]], error: Exception | None = None) -> Outcomes:
+        """Commit a group; with an `error`, the first attempt to do so has failed."""
+        changes = [waiting.change for waiting in group]
+        try:
+            return await self._apply_connected(changes, error)
+        except TransactionCancelled as failed:
+            if len(group) == 1:
+                return [failed]
+            # The group may be too large for a limit of the server; then every attempt would be cancelled.
+            logger.warning("the database has cancelled a group of %d commits, which is divided", len(group))
+            middle = len(group) // 2
+            return [*await self._outcomes(group[:middle]), *await self._outcomes(group[middle:])]
+        except Exception as failed:
+            # Without a connection, single changes would fail too, each after another wait for the database.
+            if len(group) == 1 or isinstance(failed, ConnectionLost):
+                return [failed] * len(group)
+            # A bad change must not fail the others of its group, so each one gets its own transaction.
+            logger.warning("a group commit failed, retrying its changes one by one", exc_info=True)
+            return [outcome for waiting in group for outcome in await self._outcomes([waiting])]
+
+    async def _apply_connected(self, changes: Sequence[Change], error: Exception | None) -> Outcomes:
+        """Apply the changes, waiting for the database while it is unavailable, for example during a restart.
+
+        With an `error`, the first attempt has failed. If it has lost the connection, it may have been committed.
+        """
+        if error is not None and not isinstance(error, ConnectionLost):
+            raise error
+        limit, was_tried = wait_limit.start(), error is not None
+        if limit is not None and was_tried:
+            limit.use(time.monotonic() - self._began)
         began, pauses, cancelled = time.monotonic(), self._pauses(), 0
         while True:
-            try:
-                with wait_limit.Wait():
-                    if was_tried and (outcomes := await self._committer.recall(changes)) is not None:
-                        return outcomes
-                    was_tried = True
-                    return await self._committer.apply(changes)
-            except ConnectionLost as error:
-                if isinstance(error, TransactionCancelled):
-                    cancelled += 1
-                    if len(changes) > 1:
-                        raise
-                    if self._waits_forever() and cancelled >= _MIN_CANCELLED and _since(began) > _CANCELLED_SECONDS:
-                        raise ChangeTooLarge(str(error)) from error
-                pause = next(pauses, None)
-                # If the server does not answer, the time is over before the last pause.
-                if pause is None or wait_limit.seconds_left() == 0:
-                    return await self._last_outcomes(changes, error)
-                with wait_limit.Wait():
-                    await asyncio.sleep(pause)
+            if error is None:
+                try:
+                    with wait_limit.Wait():
+                        if was_tried and (outcomes := await self._committer.recall(changes)) is not None:
+                            return outcomes
+                        was_tried = True
+                        return await self._committer.apply(changes)
+                except ConnectionLost as failed:
+                    error = failed
+            if isinstance(error, TransactionCancelled):
+                cancelled += 1
+                if len(changes) > 1:
+                    raise error
+                if self._waits_forever() and cancelled >= _MIN_CANCELLED and _since(began) > _CANCELLED_SECONDS:
+                    raise ChangeTooLarge(str(error)) from error
+            pause = next(pauses, None)
+            # If the server does not answer, the time is over before the last pause.
+            if pause is None or wait_limit.seconds_left() == 0:
+                return await self._last_outcomes(changes, error)
+            error = None
+            with wait_limit.Wait():
+                await asyncio.sleep(pause)
 
     async def _last_outcomes(self, changes: Sequence[Change], error: ConnectionLost) -> Outcomes:
         """Return the outcomes if the changes were committed in spite of `error`. Raises `error` if they were not."""
@@ -202,6 +315,12 @@ def _since(began: float) -> float:
     return time.monotonic() - began
 
 
-def _end_wait(wait: wait_limit.Wait, timer: asyncio.TimerHandle, _: "asyncio.Future[None]") -> None:
-    timer.cancel()
-    wait.end()
+def _end(waiting: _Waiting[Change], outcome: Exception | None) -> None:
+    if waiting.commit.done():
+        return
+    if waiting.wait is not None:
+        waiting.wait.end()
+    if outcome is None:
+        waiting.commit.set_result(None)
+    else:
+        waiting.commit.set_exception(outcome)

@@ -18,7 +18,8 @@ from django.db import OperationalError
 from psycopg import pq
 
 from core.db.database import CANCEL_SECONDS, READ_ONLY, database_conninfo, note_server
-from core.db.wait_limit import seconds_left
+from core.db.wait_limit import seconds_left, unrelated
+from core.lazy_timer import LazyTimer
 
 logger = logging.getLogger(__name__)
 Row = tuple[bytes | None, ...]
@@ -56,8 +57,32 @@ class Statement:
         object.__setattr__(self, "name", b"p_" + sha256(self.sql.encode()).hexdigest()[:24].encode())
 
 
+Calls = Sequence[tuple[Statement, Sequence[bytes]]]
+Rows = list[list[Row]]
+"""The rows of each statement of a transaction."""
+Done = Callable[[Rows | Exception], None]
+
+
+class _Transaction:
+    """A transaction whose results have not all arrived. `commands` has the names of the statements to prepare."""
+
+    __slots__ = ("calls", "commands", "done", "results")
+
+    def __init__(self, calls: Calls, done: Done) -> None:
+        self.calls, self.done = calls, done
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the results of the first attempt."""
+        self.commands: list[bytes | None] = []
+        self.results: list[pq.abc.PGresult] = []
+
+
 class StatementPipeline:
-    """A connection that is opened by the first transaction. If it is lost, the next transaction opens a new one."""
+    """A connection that is opened by the first transaction. If it is lost, the next transaction opens a new one.
+
+    Only one transaction may run at a time.
+    """
 
     def __init__(self, conninfo: Callable[[], str] = database_conninfo) -> None:
         self._conninfo = conninfo
@@ -68,61 +93,109 @@ class StatementPipeline:
         self._prepares = True
         self._socket = -1
         self._readiness = select.poll()
-        self._results: list[pq.abc.PGresult] = []
-        self._waiter: asyncio.Future[None] | None = None
+        self._transaction: _Transaction | None = None
+        self._limit = LazyTimer(self._end_late)
+        self._cancelling: asyncio.Task[None] | None = None
 
-    async def run(self, calls: Sequence[tuple[Statement, Sequence[bytes]]]) -> list[list[Row]]:
+    async def run(self, calls: Calls) -> Rows:
         """Execute the statements with their parameters in one transaction and return the rows of each.
 
-        Only one transaction may run at a time. Raises `psycopg.Error`, after which nothing was written, or
-        `ConnectionLost`.
+        Raises `psycopg.Error`, after which nothing was written, or `ConnectionLost`.
         """
-        libpq = await self._connected()
+        await self._connected()
+        ended: asyncio.Future[Rows] = asyncio.get_running_loop().create_future()
+
+        def end(outcome: Rows | Exception) -> None:
+            if ended.done():
+                return
+            if isinstance(outcome, Exception):
+                ended.set_exception(outcome)
+            else:
+                ended.set_result(outcome)
+
+        if not self.start(calls, end, seconds=seconds_left()):
+            raise ConnectionLost("the connection to the database was lost")
         try:
-            return await self._run(libpq, calls)
-        except _NOT_PREPARED:
+            return await ended
+        except asyncio.CancelledError:
+            # Otherwise the next transaction would read the answers of this one.
+            self.close()
+            raise
+
+    def start(self, calls: Calls, done: Done, *, seconds: float | None) -> bool:
+        """Begin a transaction like `run`, without a task: `done` is called with its rows or its error.
+
+        The answer of the server is awaited for at most `seconds`. Return False, without an effect, if there is no
+        connection. Raises `ConnectionLost`.
+        """
+        libpq = self._libpq
+        if libpq is None or libpq.status != pq.ConnStatus.OK:
+            return False
+        self._transaction = _Transaction(calls, done)
+        try:
+            self._send(libpq, self._transaction)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, psycopg.OperationalError | OSError):
+                raise ConnectionLost(str(error)) from error
+            raise
+        if seconds is not None:
+            self._limit.start(seconds)
+        return True
+
+    def _send(self, libpq: pq.abc.PGconn, transaction: "_Transaction") -> None:
+        # All statements before a "sync" are one implicit transaction, which the sync commits. That saves the messages
+        # of BEGIN and COMMIT (8 % of PostgreSQL's CPU for a small transaction).
+        commands = transaction.commands
+        for statement, values in transaction.calls:
             if not self._prepares:
-                raise
+                libpq.send_query_params(statement.sql.encode(), values)
+            else:
+                if statement.name not in self._prepared and statement.name not in commands:
+                    libpq.send_prepare(statement.name, statement.sql.encode())
+                    commands.append(statement.name)
+                libpq.send_query_prepared(statement.name, values)
+            commands.append(None)
+        libpq.pipeline_sync()
+        if libpq.flush():
+            asyncio.get_running_loop().add_writer(self._socket, self._flush)
+
+    def _complete(self, transaction: "_Transaction") -> None:
+        """End a transaction whose results have all arrived."""
+        try:
+            rows = self._rows_of(transaction)
+        except _NOT_PREPARED as error:
+            libpq = self._libpq
+            if not self._prepares or libpq is None:
+                self._end(transaction, error)
+                return
             logger.warning(
                 "the database has lost a prepared statement; this process prepares no more of them, which costs CPU. "
                 "With PgBouncer in transaction mode, use version 1.21 or later with max_prepared_statements."
             )
             self._prepares = False
-            return await self._run(libpq, calls)
+            transaction.restart()
+            self._transaction = transaction
+            try:
+                self._send(libpq, transaction)
+            except (psycopg.OperationalError, OSError) as failed:
+                self._fail(failed)
+        except Exception as error:
+            self._end(transaction, error)
+        else:
+            self._end(transaction, rows)
 
-    async def _run(self, libpq: pq.abc.PGconn, calls: Sequence[tuple[Statement, Sequence[bytes]]]) -> list[list[Row]]:
-        # All statements before a "sync" are one implicit transaction, which the sync commits. That saves the messages
-        # of BEGIN and COMMIT (8 % of PostgreSQL's CPU for a small transaction).
-        commands: list[bytes | None] = []
-        waiter = self._waiter = asyncio.get_running_loop().create_future()
-        self._results = []
-        try:
-            for statement, values in calls:
-                if not self._prepares:
-                    libpq.send_query_params(statement.sql.encode(), values)
-                else:
-                    if statement.name not in self._prepared and statement.name not in commands:
-                        libpq.send_prepare(statement.name, statement.sql.encode())
-                        commands.append(statement.name)
-                    libpq.send_query_prepared(statement.name, values)
-                commands.append(None)
-            libpq.pipeline_sync()
-            self._flush()
-            # A `TimeoutError` is an `OSError`.
-            async with asyncio.timeout(seconds_left()):
-                await waiter
-        except BaseException as error:
-            if isinstance(error, TimeoutError):
-                await self._cancel()
-            # Otherwise the next transaction would read the answers of this one.
-            self.close()
-            if isinstance(error, psycopg.OperationalError | OSError):
-                raise ConnectionLost(str(error)) from error
-            raise
-        results = self._results
-        for name, result in zip(commands, results, strict=False):
-            if name is not None and result.status == pq.ExecStatus.COMMAND_OK:
-                self._prepared.add(name)
+    def _end(self, transaction: "_Transaction", outcome: Rows | Exception) -> None:
+        self._transaction = None
+        self._limit.stop()
+        transaction.done(outcome)
+
+    def _rows_of(self, transaction: "_Transaction") -> Rows:
+        commands, results = transaction.commands, transaction.results
+        if self._prepares:
+            for name, result in zip(commands, results, strict=False):
+                if name is not None and result.status == pq.ExecStatus.COMMAND_OK:
+                    self._prepared.add(name)
         # An error of the commit itself, such as a missing foreign key, follows the results of the statements.
         for result in results:
             if result.status == pq.ExecStatus.FATAL_ERROR:
@@ -136,9 +209,9 @@ class StatementPipeline:
                 raise (TransactionCancelled if is_cancelled else ConnectionLost)(str(failed)) from failed
         return [_rows(result) for name, result in zip(commands, results, strict=True) if name is None]
 
-    async def _connected(self) -> pq.abc.PGconn:
+    async def _connected(self) -> None:
         if self._libpq is not None and self._libpq.status == pq.ConnStatus.OK:
-            return self._libpq
+            return
         self.close()
         try:
             # The connection's own time limit applies to each address of the server.
@@ -156,18 +229,26 @@ class StatementPipeline:
         self._readiness = select.poll()
         self._readiness.register(self._socket, select.POLLIN)
         asyncio.get_running_loop().add_reader(self._socket, self._on_readable)
-        return libpq
 
-    async def _cancel(self) -> None:
+    def _end_late(self) -> None:
+        if self._transaction is not None:
+            transaction, self._transaction = self._transaction, None
+            self._cancelling = asyncio.get_running_loop().create_task(self._cancel(transaction), context=unrelated())
+
+    async def _cancel(self, transaction: "_Transaction") -> None:
         # Otherwise statements that wait for a lock would accumulate in the server, and take effect too late.
         if self._connection is not None:
             with suppress(psycopg.Error):
                 await self._connection.cancel_safe(timeout=CANCEL_SECONDS)
+        self.close()
+        self._end(transaction, ConnectionLost("the database did not answer in time"))
 
     def close(self) -> None:
         """Close the connection."""
         libpq, self._libpq = self._libpq, None
         self._prepared = set()
+        self._transaction = None
+        self._limit.stop()
         if libpq is not None:
             loop = asyncio.get_running_loop()
             loop.remove_reader(self._socket)
@@ -210,7 +291,7 @@ class StatementPipeline:
                 return
 
     def _take_results(self, libpq: pq.abc.PGconn) -> None:
-        while self._waiter is not None and not libpq.is_busy():
+        while (transaction := self._transaction) is not None and not libpq.is_busy():
             # Each statement's results end with None.
             result = libpq.get_result()
             if result is None:
@@ -218,19 +299,21 @@ class StatementPipeline:
                 if libpq.status != pq.ConnStatus.OK:
                     raise psycopg.OperationalError("the connection to the database was lost")
             elif result.status == pq.ExecStatus.PIPELINE_SYNC:
-                waiter, self._waiter = self._waiter, None
-                if not waiter.done():
-                    waiter.set_result(None)
+                self._complete(transaction)
             else:
-                self._results.append(result)
+                transaction.results.append(result)
 
     def _fail(self, error: Exception) -> None:
-        waiter, self._waiter = self._waiter, None
+        transaction = self._transaction
         self.close()
-        if waiter is not None and not waiter.done():
-            waiter.set_exception(error)
+        if transaction is not None:
+            lost = ConnectionLost(str(error))
+            lost.__cause__ = error
+            self._end(transaction, lost)
 
 
 def _rows(result: pq.abc.PGresult) -> list[Row]:
+    if not result.ntuples:
+        return []
     columns = range(result.nfields)
     return [tuple(result.get_value(number, column) for column in columns) for number in range(result.ntuples)]

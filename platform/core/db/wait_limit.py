@@ -41,6 +41,11 @@ class WaitLimit:
         with self._lock:
             self._used, self._since = 0.0, time.monotonic()
 
+    def use(self, seconds: float) -> None:
+        """Count a wait that has ended already."""
+        with self._lock:
+            self._used += seconds
+
     def begin(self) -> None:
         """Count the time from now on; `finish` must follow."""
         with self._lock:
@@ -107,6 +112,11 @@ def seconds_left() -> float | None:
     """Return the time that the current code may wait, or None without a limit."""
     limit = current()
     return _seconds if limit is None else limit.seconds_left
+
+
+def most_seconds() -> float | None:
+    """Return the time that a request of this process may wait in all, or None without a limit."""
+    return _seconds
 
 
 def separate() -> Context:

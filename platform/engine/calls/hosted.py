@@ -78,7 +78,8 @@ class HostedCalls:
             for task in running.values():
                 task.cancel()
             # Wait for the cancelled tasks, so that no tool is still running when the run ends.
-            await asyncio.gather(*running.values(), return_exceptions=True)
+            if running:
+                await asyncio.gather(*running.values(), return_exceptions=True)
 
     def _report(self, call_id: str, event: ProgressEvent) -> None:
         self._progress.setdefault(call_id, []).append(event)
