@@ -118,7 +118,8 @@ class Run:
                         return
                 async with aclosing(steps):
                     async for step in steps:
-                        if action in {Action.PREPARE_TOOLS, Action.RUN_CALLS}:
+                        # Without a set: hashing a member of an enum is a call of Python for each step.
+                        if action is Action.PREPARE_TOOLS or action is Action.RUN_CALLS:
                             # Before the yield: if the consumer stops here, `interrupt` has to know the open item.
                             self._open_item.follow(step.events)
                         passed = step if self._moderation is None else await self._moderation.check(step)

@@ -154,6 +154,9 @@ def dialect_of(route: Route) -> Dialect:
         needs_reasoning = needs_reasoning and field == dialect.reasoning_field
     if can.reasoning_history == ReasoningHistory.NONE:
         field = ""
+    known = (dialect.limit, dialect.reasoning_field, dialect.all_turns, dialect.needs_reasoning)
+    if (limit, field, all_turns, needs_reasoning) == known:
+        return dialect
     return replace(dialect, limit=limit, reasoning_field=field, all_turns=all_turns, needs_reasoning=needs_reasoning)
 
 

@@ -6,21 +6,20 @@ the answer anyway, it is accepted.
 """
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from core.errors import Failure
 from core.json.large_work import off_loop
 from core.telemetry import tracing
 from engine.attachments import AttachmentMap
 from engine.converter.base import TurnConverter
 from engine.converter.chat import ChatConverter
 from engine.converter.responses_api import ResponsesConverter
-from engine.events.types import Event, OutputItemDone
+from engine.events.types import Body, Event, OutputItemDone
 from engine.turn import Attempt, TurnRequest, TurnResult
 from providers import chat_completions, responses_api
 from providers.answer_telemetry import answer_attributes
@@ -73,18 +72,15 @@ class UpstreamTurn:
             "sampling": request.sampling,
             "cipher": request.cipher,
             "show_raw": route.capabilities.raw_reasoning and not is_summarized,
+            "to_failure": lambda error: for_client(route, failure_from_error(error)),
         }
-
-        def to_failure(error: object) -> Failure:
-            return for_client(route, failure_from_error(error))
-
         self._converter: TurnConverter
         if route.upstream.speaks_responses:
             self._path, self._check, self._body = "/responses", check_event, responses_api.request_body
-            self._converter = ResponsesConverter(**shared, upstream_id=route.upstream.id, to_failure=to_failure)
+            self._converter = ResponsesConverter(**shared, upstream_id=route.upstream.id)
         else:
             self._path, self._check, self._body = "/chat/completions", check_chunk, chat_completions.request_body
-            self._converter = ChatConverter(**shared, think_tags=route.capabilities.think_tags, to_failure=to_failure)
+            self._converter = ChatConverter(**shared, think_tags=route.capabilities.think_tags)
 
     def events(self) -> AsyncGenerator[list[Event], None]:
         """Send the request and yield the events of each network read."""
@@ -118,46 +114,44 @@ class UpstreamTurn:
         converter, lines = self._converter, EventStreamDecoder(check=self._check)
         try:
             attachments = await load_attachments(self._route, self._request)
-            async with await self._post(attachments) as response:
-                if not is_streamed(response):
-                    yield converter.shown(converter.whole(await read_document(response, check=self._check)))
-                else:
-                    # Not a generator: each takes 0.4 to 0.5 KB per open stream, and time for each read.
-                    while piece := await read_piece(response):
-                        yield converter.shown(converter.feed(lines.feed(piece)))
-                        if lines.done or lines.failure is not None or converter.over:
-                            break
+            # Without a variable for the body, which would keep it in memory until the end of the answer.
+            sent = self._post(await off_loop(partial(self._body, self._route, self._request, attachments)), attachments)
+            began = time.monotonic()
+            try:
+                async with sent as response:
+                    if not is_streamed(response):
+                        yield converter.shown(converter.whole(await read_document(response, check=self._check)))
                     else:
-                        yield converter.shown(converter.feed(lines.end()))
-                    if lines.failure is not None and not converter.over:
-                        converter.fail(for_client(self._route, lines.failure))
+                        # Not a generator: each takes 0.4 to 0.5 KB per open stream, and time for each read.
+                        while piece := await read_piece(response):
+                            yield converter.shown(converter.feed(lines.feed(piece)))
+                            if lines.done or lines.failure is not None or converter.over:
+                                break
+                        else:
+                            yield converter.shown(converter.feed(lines.end()))
+                        if lines.failure is not None and not converter.over:
+                            converter.fail(for_client(self._route, lines.failure))
+            finally:
+                if not self._request.streamed:
+                    long_answers.observe(self._route, time.monotonic() - began)
         except UpstreamFailed as failed:
             converter.fail(failed.failure)
         yield converter.shown(converter.end(done=lines.done))
 
-    async def _post(self, attachments: AttachmentMap) -> AbstractAsyncContextManager[Answer]:
-        body = await off_loop(partial(self._body, self._route, self._request, attachments))
+    def _post(self, body: Body, attachments: AttachmentMap) -> AbstractAsyncContextManager[Answer]:
+        route, request = self._route, self._request
         options = PostOptions(
-            may_repeat=self._request.may_repeat,
+            may_repeat=request.may_repeat,
             patience=self._model.patience,
             first_answer=self._model.first_answer,
             span=None if self._chat is None else self._chat.span,
+            silent=not request.streamed,
+            retry_body=None if request.streamed else self._streamed_body(attachments),
         )
-        if self._request.streamed:
-            return post(self._route, self._path, body, attempts=self.attempts, options=options)
-        streamed = replace(self._request, streamed=True)
-        retry_body = partial(self._body, self._route, streamed, attachments)
-        options = replace(options, silent=True, retry_body=retry_body)
-        return self._timed(post(self._route, self._path, body, attempts=self.attempts, options=options))
+        return post(route, self._path, body, attempts=self.attempts, options=options)
 
-    @asynccontextmanager
-    async def _timed(self, sent: AbstractAsyncContextManager[Answer]) -> AsyncIterator[Answer]:
-        began = time.monotonic()
-        try:
-            async with sent as response:
-                yield response
-        finally:
-            long_answers.observe(self._route, time.monotonic() - began)
+    def _streamed_body(self, attachments: AttachmentMap) -> Callable[[], Body]:
+        return lambda: self._body(self._route, replace(self._request, streamed=True), attachments)
 
     def result(self) -> TurnResult:
         """Return the result of the turn."""

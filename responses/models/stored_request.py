@@ -86,9 +86,9 @@ def restored_options(stored: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unusual(values: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if not _is_same(value, usual.get(name, _MISSING))}
-
-
-def _is_same(value: Any, usual: Any) -> bool:
     # 1 and 1.0 are equal for Python, but clients receive them as different texts.
-    return type(value) is type(usual) and bool(value == usual)
+    return {
+        name: value
+        for name, value in values.items()
+        if type(value) is not type(usual_value := usual.get(name, _MISSING)) or value != usual_value
+    }

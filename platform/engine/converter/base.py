@@ -4,7 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -193,7 +194,6 @@ class TurnConverter(ABC):
 _MAX_TOKENS = 2**31 - 1
 # Prefixes of the fields in both APIs: some chat upstreams use the prefixes of the Responses API.
 _INPUT, _OUTPUT = ("prompt", "input"), ("completion", "output")
-_DETAILS = ("tokens_details", "token_details")
 _CITATION_FIELDS = ("file_id", "filename", "index", "container_id", "start_index", "end_index")
 
 
@@ -267,17 +267,16 @@ def read_usage(usage: Mapping[str, Any], *, read: str = "prompt", written: str =
     exceeds the sum of both numbers, the difference counts as output, or as input if no input or no output is reported:
     some servers report only the total, or 0 for the other numbers.
     """
-    reads, writes = (read, *_INPUT), (written, *_OUTPUT)
-    # Audio and image endpoints write `input_token_details`.
-    read_details = _mapping(usage, *(f"{name}_{details}" for name in reads for details in _DETAILS))
-    written_details = _mapping(usage, *(f"{name}_{details}" for name in writes for details in _DETAILS))
+    reads, writes = _fields(read, *_INPUT), _fields(written, *_OUTPUT)
+    read_details = _mapping(usage, *reads.details)
+    written_details = _mapping(usage, *writes.details)
     cached_details = _mapping(read_details, "cached_tokens_details")
     # Claude's cache writes by lifetime, which gateways forward under Anthropic's names.
     by_lifetime = _mapping(usage, "cache_creation") or _mapping(read_details, "cache_creation")
-    input_tokens = _first(*(usage.get(f"{name}_tokens") for name in reads))
-    output_tokens = _first(*(usage.get(f"{name}_tokens") for name in writes))
+    input_tokens = _first(*map(usage.get, reads.tokens))
+    output_tokens = _first(*map(usage.get, writes.tokens))
     total = _count(usage.get("total_tokens"))
-    reports_output = any(usage.get(f"{name}_tokens") is not None for name in writes)
+    reports_output = any(usage.get(name) is not None for name in writes.tokens)
     if input_tokens and reports_output and not _has_cache_beside_input(usage):
         # xAI does not include reasoning in the completion's tokens, and Gemini only in the total. It is billed as
         # output.
@@ -341,16 +340,39 @@ def nested_usage(chunk: Mapping[str, Any]) -> object:
     return inner or (groq.get("usage") if isinstance(groq, Mapping) else None)
 
 
+class _Fields(NamedTuple):
+    """Names of the fields with the input or the output: the number of all tokens, and the objects with its parts."""
+
+    tokens: Sequence[str]
+    details: Sequence[str]
+
+
+@cache
+def _fields(*prefixes: str) -> _Fields:
+    # Audio and image endpoints write `input_token_details`.
+    details = [f"{prefix}_{name}" for prefix in prefixes for name in ("tokens_details", "token_details")]
+    return _Fields([f"{prefix}_tokens" for prefix in prefixes], details)
+
+
 def _mapping(value: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    return next((value[name] for name in names if value.get(name) and isinstance(value[name], Mapping)), {})
+    for name in names:
+        found = value.get(name)
+        if found and isinstance(found, Mapping):
+            return found
+    return {}
 
 
 def _first(*counts: object) -> int:
     """Return the first number that is not 0, else 0."""
-    return next(filter(None, map(_count, counts)), 0)
+    for tokens in counts:
+        if tokens is not None and (number := _count(tokens)):
+            return number
+    return 0
 
 
 def _count(tokens: object) -> int:
+    if tokens is None:
+        return 0
     # Some servers write numbers as strings.
     if isinstance(tokens, str):
         try:
