@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import Generic, TypedDict, TypeVar
 
 import orjson
-from rest_framework.response import Response
 from typing_extensions import override
 
 from core.errors import ApiError, ServerError
 from core.http.asgi import Scope as AsgiScope
+from core.http.sending import JsonAnswer
 from core.ids import new_id
 from core.load.draining import draining
 from engine.events.types import ErrorEvent, frame
@@ -41,7 +41,7 @@ class Call(Generic[Input]):
         self.headers: dict[str, str] = {}
         self.reservation: CallReservation | None = None
 
-    async def answer(self, principal: Principal, values: Input, /) -> Response:
+    async def answer(self, principal: Principal, values: Input, /) -> JsonAnswer:
         """Serve the request and return its result."""
         raise NotImplementedError
 
@@ -96,11 +96,11 @@ class ResponseCall(RunCall[CreateResponse]):
     """`POST /v1/responses`."""
 
     @override
-    async def answer(self, principal: Principal, body: CreateResponse, /) -> Response:
+    async def answer(self, principal: Principal, body: CreateResponse, /) -> JsonAnswer:
         request = NewRequest(principal=principal, body=body, info=info_of(self.scope), mode=Mode.JSON)
         if body.background:
             queued = await create.queue_response(request)
-            return Response(queued.body, headers=warning_headers(queued.warnings))
+            return JsonAnswer(queued.body, headers=warning_headers(queued.warnings))
         self.run = await create.create_response(request)
         end = await self.run.finished()
         # The response of a failed run is stored like any other, but OpenAI reports the failure as an HTTP error here.
@@ -108,7 +108,7 @@ class ResponseCall(RunCall[CreateResponse]):
             raise end.ending.failure.as_api_error() if end.ending.failure else ServerError()
         if end.ending.status == "cancelled":
             raise ServerError("The response was cancelled.")
-        return Response(end.response, headers=warning_headers(self.run.warnings))
+        return JsonAnswer(end.response, headers=warning_headers(self.run.warnings))
 
     @override
     async def open(self, principal: Principal, body: CreateResponse, /) -> AsyncIterator[bytes]:

@@ -7,22 +7,26 @@ sends errors, as the same declaration of the endpoint says. A `Call` does the wo
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import orjson
 from django.http import QueryDict
 
 from core.admission.overload import admission
-from core.http.asgi import ABORT, Receive, Send, header, headers_of, send_error
+from core.http.asgi import ABORT, Receive, Send, header, send_error
 from core.http.asgi import Scope as AsgiScope
 from core.http.endpoints import Endpoint
 from core.http.rendering import JSON, as_api_error
-from core.http.sending import Client, send_body, send_events
+from core.http.sending import Client, JsonAnswer, send_body, send_events
 from core.json.large_work import off_loop
 from limits.throttle import add_headers
 from responses.api.calls import Call
 from tenants.authentication import authenticate
 from tenants.models import Scope
+
+_JSON = (b"content-type", JSON.encode())
+_NO_QUERY = QueryDict()
 
 
 class EndpointApp:
@@ -48,11 +52,11 @@ class EndpointApp:
                 await admission.turn(team_id=principal.team_id, weight=principal.weight, authorization=authorization)
                 arguments: dict[str, Any] = endpoint.read_ids(scope["path"])
                 # Keep no reference to the query, and free the body now: a run may take minutes.
-                arguments |= await off_loop(
-                    partial(endpoint.arguments, QueryDict(scope["query_string"]), scope["body"])
-                )
+                query = QueryDict(scope["query_string"]) if scope["query_string"] else _NO_QUERY
+                arguments |= await off_loop(partial(endpoint.arguments, query, scope["body"]))
                 scope["body"] = b""
-                frames = answer = None
+                frames: AsyncIterator[bytes] | None = None
+                answer: JsonAnswer | None = None
                 body = arguments.pop("body", None)
                 if body is None:
                     frames = await call.open(principal, arguments)
@@ -69,7 +73,7 @@ class EndpointApp:
                 return
             if frames is not None:
                 await self._send_events(call, frames, client, send)
-            else:
+            elif answer is not None:
                 client.release()
                 await _send_json(answer, send)
         except asyncio.CancelledError:
@@ -99,9 +103,7 @@ class EndpointApp:
         )
 
 
-async def _send_json(answer: Any, send: Send) -> None:
-    body = await off_loop(partial(orjson.dumps, answer.data))
-    # Django's default content type is HTML.
-    headers = [(name, value) for name, value in headers_of(answer) if name != b"content-type"]
-    headers.append((b"content-type", JSON.encode()))
-    await send_body(body, send, status=answer.status_code, headers=headers)
+async def _send_json(answer: JsonAnswer, send: Send) -> None:
+    body = await off_loop(partial(orjson.dumps, answer.body))
+    headers = [(name.encode(), value.encode()) for name, value in answer.headers.items()]
+    await send_body(body, send, status=HTTPStatus.OK, headers=[*headers, _JSON])

@@ -1,7 +1,8 @@
 """Sends answers to clients that may disconnect: whole bodies, and streams of serialized events."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from core.http.asgi import WATCH, Receive, Scope, Send
 from core.load.draining import ConnectionCut
@@ -16,6 +17,13 @@ _EVENT_STREAM = [
 ]
 _PIECE_BYTES = 256 * 1024
 _OPEN = metrics.OPEN_STREAMS.labels("sse")
+
+
+class JsonAnswer(NamedTuple):
+    """A JSON answer with status 200, and its headers in addition to the usual ones."""
+
+    body: Mapping[str, Any]
+    headers: Mapping[str, str] = {}
 
 
 class Client:

@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 import orjson
 from django.http import QueryDict
-from rest_framework.response import Response
 from typing_extensions import TypedDict, override
 
 from core.errors import ApiError, BadRequest
 from core.http.asgi import App, Message, Receive, Scope, Send, header, send_error
 from core.http.endpoints import STRING, ApiObject, Endpoint
+from core.http.sending import JsonAnswer
 from gateway import anthropic
 from gateway.anthropic import errors
 from gateway.anthropic.schema import CountTokens, CreateMessage
@@ -91,10 +91,10 @@ class MessageCall(RunCall[CreateMessage]):
     """`POST /v1/messages`."""
 
     @override
-    async def answer(self, principal: Principal, body: CreateMessage, /) -> Response:
+    async def answer(self, principal: Principal, body: CreateMessage, /) -> JsonAnswer:
         request = info_of(self.scope)
         message, run = await anthropic.create_message(principal=principal, body=body, request=request)
-        return Response(message, headers=warning_headers(run.warnings))
+        return JsonAnswer(message, headers=warning_headers(run.warnings))
 
     @override
     async def open(self, principal: Principal, body: CreateMessage, /) -> AsyncIterator[bytes]:

@@ -3,13 +3,13 @@
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
-from rest_framework.response import Response
 from typing_extensions import TypedDict, override
 
 from core.http.endpoints import STRING, Endpoint
 from core.http.objects import Deleted, Fields, ListPage, one_of
 from core.http.pagination import Order, PageRequest, page_argument
 from core.http.query import METADATA_FILTER, QueryArgument, nested_values, parameter
+from core.http.sending import JsonAnswer
 from gateway import chat
 from gateway.chat import stored
 from gateway.chat.messages import ROLES
@@ -53,8 +53,8 @@ class ChatCall(Call[ChatRequest]):
     """`POST /v1/chat/completions`."""
 
     @override
-    async def answer(self, principal: Principal, body: ChatRequest, /) -> Response:
-        return Response(await chat.complete(principal=principal, body=body, request=info_of(self.scope)))
+    async def answer(self, principal: Principal, body: ChatRequest, /) -> JsonAnswer:
+        return JsonAnswer(await chat.complete(principal=principal, body=body, request=info_of(self.scope)))
 
     @override
     async def open(self, principal: Principal, body: ChatRequest, /) -> AsyncIterator[bytes]:
