@@ -45,6 +45,8 @@ def _set_environment(servers: PrivateServers) -> None:
         WARM_UP="0",
         # Enough for two retries.
         UPSTREAM_RETRY_SECONDS="2",
+        # The number of deltas must not depend on the load of the machine.
+        JOIN_LATE_TEXTS="false",
         UPSTREAM_BACKGROUND_RETRY_SECONDS="2",
         # The worker of one test must not deliver webhooks that another test inspects.
         WEBHOOK_CONCURRENCY="0",

@@ -13,7 +13,10 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+from django.conf import settings
+
 from core.json.large_work import off_loop
+from core.load.load_limit import loop_delay
 from core.telemetry import tracing
 from engine.attachments import AttachmentMap
 from engine.converter.base import TurnConverter
@@ -124,7 +127,8 @@ class UpstreamTurn:
                     else:
                         # Not a generator: each takes 0.4 to 0.5 KB per open stream, and time for each read.
                         while piece := await read_piece(response):
-                            yield converter.shown(converter.feed(lines.feed(piece)))
+                            joins_texts = loop_delay.is_late and settings.JOIN_LATE_TEXTS
+                            yield converter.shown(converter.feed(lines.feed(piece), joins_texts=joins_texts))
                             if lines.done or lines.failure is not None or converter.over:
                                 break
                         else:

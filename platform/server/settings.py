@@ -323,6 +323,8 @@ WHITENOISE_AUTOREFRESH = DEBUG
 LEASE_SECONDS = env.integer("LEASE_SECONDS", default=30, minimum=3)
 # Longest time for which deltas of a run without connected clients are only in memory.
 EVENT_LOG_SECONDS = env.integer("EVENT_LOG_SECONDS", default=10, minimum=1)
+# Texts that an upstream sends in one read become one delta while the event loop is late.
+JOIN_LATE_TEXTS = env.flag("JOIN_LATE_TEXTS", default=True)
 # Maximum number of starts of a background run whose workers die before it ends.
 BACKGROUND_ATTEMPTS = env.integer("BACKGROUND_ATTEMPTS", default=5, minimum=1)
 # A stopping worker lets its runs continue for this long, then releases them for other workers to resume.

@@ -36,15 +36,16 @@ TOOLS = [{"type": "function", "name": OWN, "parameters": {"type": "object", "pro
 
 
 class OddModel:
-    """Model that gives one odd answer and then a plain answer."""
+    """Model that gives one odd answer and then a plain answer. `read` is the number of events in a network read."""
 
-    def __init__(self, answer: OddAnswer) -> None:
+    def __init__(self, answer: OddAnswer, *, read: int) -> None:
+        self._read = read
         self._answers = [answer, OddAnswer(pieces=text("end"))]
 
     def open(self, request: TurnRequest) -> "OddTurn":
         """Open the next turn, as a strict server accepts it."""
         assert_strict(messages(request.instructions, request.items))
-        return OddTurn(request, self._answers.pop(0))
+        return OddTurn(request, self._answers.pop(0), read=self._read)
 
 
 def converter_of(request: TurnRequest, answer: OddAnswer) -> TurnConverter:
@@ -60,15 +61,19 @@ def converter_of(request: TurnRequest, answer: OddAnswer) -> TurnConverter:
 class OddTurn:
     """Turn of an odd answer."""
 
-    def __init__(self, request: TurnRequest, answer: OddAnswer) -> None:
-        self._answer = answer
+    def __init__(self, request: TurnRequest, answer: OddAnswer, *, read: int) -> None:
+        self._answer, self._read = answer, read
         self._converter = converter_of(request, answer)
 
     async def events(self) -> AsyncGenerator[list[Event], None]:
-        """Yield the events of each chunk, as `UpstreamTurn` does."""
-        converter = self._converter
-        for piece in self._answer.pieces:
-            yield converter.whole(piece) if self._answer.is_document else converter.feed([piece])
+        """Yield the events of each read, as `UpstreamTurn` does; the texts in a read of several events are joined."""
+        converter, pieces = self._converter, self._answer.pieces
+        for start in range(0, len(pieces), self._read):
+            read = pieces[start : start + self._read]
+            if self._answer.is_document:
+                yield converter.whole(*pieces)
+            else:
+                yield converter.feed(read, joins_texts=self._read > 1)
             if converter.over:
                 break
         yield converter.end(done=self._answer.has_done and not self._answer.is_document)
@@ -82,10 +87,10 @@ class OddTurn:
         return self._converter.interrupt(), self._converter.result(interrupted=True)
 
 
-async def played(answer: OddAnswer, hosted: ScriptedTools) -> Played:
+async def played(answer: OddAnswer, hosted: ScriptedTools, *, read: int) -> Played:
     """Run a response whose first turn has this answer."""
     given = context(tools=TOOLS)
-    run = Run(given, RunState(), model=OddModel(answer), tools=toolbox(hosted), now=now)
+    run = Run(given, RunState(), model=OddModel(answer, read=read), tools=toolbox(hosted), now=now)
     steps = [step async for step in run.steps()]
     return Played(steps=steps, events=on_the_wire([*opening(given.parameters), *events_of(steps)]))
 
@@ -135,10 +140,10 @@ def assert_history_is_accepted(output: list[dict[str, Any]]) -> None:
         assert_strict(messages(None, history, message_format=MessageFormat(short_call_ids=True)), ids="[a-zA-Z0-9]{9}")
 
 
-async def check(answer: OddAnswer) -> None:
+async def check(answer: OddAnswer, *, read: int) -> None:
     """Assert what holds for every answer."""
     hosted = ScriptedTools(look=["found"] * 3)
-    run = await played(answer, hosted)
+    run = await played(answer, hosted, read=read)
     assert_stream_equals_stored(copy.deepcopy(run.events), run.end.response)
     assert_history_is_accepted(run.output)
     executed = [call.arguments for call in hosted.calls]
@@ -162,11 +167,14 @@ async def check(answer: OddAnswer) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", range(BATCHES))
 @pytest.mark.parametrize("answer", [odd_answer, odd_response])
-async def test_an_answer_with_all_quirks_is_read_correctly(answer: Callable[[Random], OddAnswer], batch: int) -> None:
+@pytest.mark.parametrize("read", [1, 5])
+async def test_an_answer_with_all_quirks_is_read_correctly(
+    answer: Callable[[Random], OddAnswer], batch: int, read: int
+) -> None:
     for number in range(ANSWERS):
         seed = f"{SEED} {batch} {number}"
         try:
-            await check(answer(Random(seed)))
+            await check(answer(Random(seed)), read=read)
         except Exception as error:
             error.add_note(f"the answer: {answer(Random(seed))}")
             raise

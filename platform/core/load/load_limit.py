@@ -48,6 +48,15 @@ class CommitTimes:
 commit_times = CommitTimes()
 
 
+class LoopDelay:
+    """State of the event loop of this process. `is_late`: it has more work than it can do, as its `LoadLimit` finds."""
+
+    is_late = False
+
+
+loop_delay = LoopDelay()
+
+
 class LoadLimit:
     """A number between `least` and `most`, adjusted with each measured delay of the event loop.
 
@@ -83,3 +92,4 @@ class LoadLimit:
             due = loop.time() + _BEAT_SECONDS
             await asyncio.sleep(_BEAT_SECONDS)
             self.observe(max(0.0, loop.time() - due), are_commits_slow=commit_times.are_slow)
+            loop_delay.is_late = self._late > _LATE_SECONDS

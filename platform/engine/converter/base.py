@@ -1,7 +1,7 @@
 """Base class of the converters for upstream APIs, and functions that read the fields that the APIs share."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cache
@@ -13,6 +13,7 @@ from conversations.items import OutputText, readable_items
 from core.clock import now
 from core.errors import Failure
 from engine.converter.calls import CallSegment
+from engine.converter.joined_text import Text, joined
 from engine.converter.output_bound import OutputBound
 from engine.converter.segments import ReasoningCipher, SegmentQueue
 from engine.converter.stop_sequences import StopSequences
@@ -65,9 +66,14 @@ class TurnConverter(ABC):
         # True if the turn has ended or failed, and the rest of the stream is not needed.
         self.over = False
 
-    def feed(self, upstream: Iterable[UpstreamEvent]) -> list[Event]:
-        """Return the events for the upstream events of one network read."""
+    def feed(self, upstream: Iterable[UpstreamEvent], *, joins_texts: bool = False) -> list[Event]:
+        """Return the events for the upstream events of one network read.
+
+        With `joins_texts`, texts that follow each other become one delta.
+        """
         events: list[Event] = []
+        if joins_texts:
+            upstream = self._joined(upstream)
         for event in upstream:
             try:
                 self._read(event, events)
@@ -78,6 +84,20 @@ class TurnConverter(ABC):
         if self.first_token_at is None and (events or self._made):
             self.first_token_at = now()
         return events
+
+    def _joined(self, upstream: Iterable[UpstreamEvent]) -> Iterator[UpstreamEvent]:
+        for event, pieces in joined(upstream, read=self._text_of, write=self._with_text):
+            if self._bound is not None:
+                self._bound.count(pieces - 1)
+            yield event
+
+    @abstractmethod
+    def _text_of(self, event: UpstreamEvent) -> Text | None:
+        """Return the text of an event that contains nothing else."""
+
+    @abstractmethod
+    def _with_text(self, event: UpstreamEvent, text: str) -> UpstreamEvent:
+        """Return a copy of an event with a text instead of its own."""
 
     def shown(self, events: list[Event]) -> list[Event]:
         """Return events of this conversion as clients may see them. The result of the turn has the complete items."""
@@ -365,7 +385,7 @@ def _mapping(value: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
 def _first(*counts: object) -> int:
     """Return the first number that is not 0, else 0."""
     for tokens in counts:
-        if tokens is not None and (number := _count(tokens)):
+        if number := _count(tokens):
             return number
     return 0
 

@@ -25,6 +25,7 @@ from engine.converter.chat_reasoning import (
     read_reasoning,
 )
 from engine.converter.finish_reasons import FinishKind, finish_kind, is_finish_reason
+from engine.converter.joined_text import Text, chunk_with_text, text_of_chunk
 from engine.converter.output_bound import OutputBound
 from engine.converter.search_sources import Source, cited, read_sources
 from engine.converter.segments import MessageSegment, PartKind, ReasoningCipher
@@ -76,6 +77,14 @@ class ChatConverter(TurnConverter):
         self._loose_logprobs: list[Body] = []
         self._citations: list[Body] = []
         self._sources: list[Source] = []
+
+    @override
+    def _text_of(self, event: Chunk) -> Text | None:
+        return text_of_chunk(event)
+
+    @override
+    def _with_text(self, event: Chunk, text: str) -> Chunk:
+        return chunk_with_text(event, text)
 
     @override
     def _read(self, event: Chunk, events: list[Event]) -> None:

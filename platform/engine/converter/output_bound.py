@@ -23,6 +23,10 @@ class OutputBound:
         """Record the number of output tokens that the upstream reports."""
         self._pieces = max(self._pieces, tokens)
 
+    def count(self, pieces: int) -> None:
+        """Count pieces of the output whose texts are part of the next piece."""
+        self._pieces += pieces
+
     def take(self, text: str) -> str:
         """Count a piece of the output, and return the part of the piece that the limit allows."""
         self._pieces += 1

@@ -22,6 +22,7 @@ from core.ids import new_id
 from engine.converter.base import TurnConverter, UpstreamEvent, citations, reported_usage
 from engine.converter.calls import CallSegment, arguments_text
 from engine.converter.finish_reasons import FinishKind, finish_kind
+from engine.converter.joined_text import Text, event_with_text, text_of_event
 from engine.converter.output_bound import OutputBound
 from engine.converter.output_matching import Written, matched, wanted, with_parts
 from engine.converter.segments import PartKind, ReasoningCipher, Segment
@@ -112,6 +113,14 @@ class ResponsesConverter(TurnConverter):
         if not self.over:
             self.fail(_TOO_EARLY)
         return self._close_all()
+
+    @override
+    def _text_of(self, event: UpstreamEvent) -> Text | None:
+        return text_of_event(event)
+
+    @override
+    def _with_text(self, event: UpstreamEvent, text: str) -> UpstreamEvent:
+        return event_with_text(event, text)
 
     @override
     def _read(self, event: UpstreamEvent, events: list[Event]) -> None:
