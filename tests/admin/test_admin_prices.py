@@ -33,6 +33,7 @@ def model(database: None) -> Iterator[Model]:
 def test_the_price_list_shows_the_published_price(admin: Client, model: Model) -> None:
     page = text(admin.get(PRICES, {"q": model.upstream.name}))
     assert ("Input $9.00 per million" in page, "$1.25" in page) == (True, True)
+    assert f'href="/admin/tenants/model/{model.pk}/change/">gpt-5</a>' in page
 
 
 def test_the_price_of_a_hosted_tool_is_entered_without_a_model(admin: Client) -> None:
@@ -41,6 +42,7 @@ def test_the_price_of_a_hosted_tool_is_entered_without_a_model(admin: Client) ->
     assert admin.post(f"{PRICES}add/", {**form, "cache_seconds": "0"}).status_code == 302
     made = Price.objects.get(tool=name)
     assert (made.model, made.amount, made.source) == (None, Decimal(10), "entered")
+    assert "hosted tools" in text(admin.get(PRICES, {"q": name}))
     made.delete()
 
 

@@ -295,6 +295,16 @@ def test_the_palette_hides_pages_that_the_user_may_not_open(lead: Client, admin:
     assert f"/admin/auth/user/{name}/" not in palette(lead, "user-")
 
 
+def test_the_palette_finds_objects_by_two_letters_but_not_by_one(admin: Client, caller: Caller) -> None:
+    with scope.every_team():
+        team = Team.objects.create(name=f"zq {uuid.uuid4().hex}")
+    try:
+        assert [team.pk in palette(admin, term) for term in ("zq", "z")] == [True, False]
+    finally:
+        with scope.every_team():
+            team.delete()
+
+
 def test_the_palette_offers_a_full_text_search(developer: Client, caller: Caller) -> None:
     assert f"{URL}?q=blue+parcel" in palette(developer, "blue parcel")
 

@@ -172,6 +172,8 @@ def test_only_pages_of_allowed_domains_are_used(reaching: Api, script: Script, s
     search, page, _ = response["output"]
     assert [one["title"] for one in search["results"]] == ["cats.example", "www.CATS.example"]
     assert search_engine.queries[0]["q"] == "cats (site:cats.example)"
+    functions = [tool["function"]["description"] for tool in script.bodies[0]["tools"]]
+    assert all("Only pages of these domains are available: cats.example." in words for words in functions[:2])
     assert (page["status"], search_engine.pages) == ("failed", [])
 
 
