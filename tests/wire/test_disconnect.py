@@ -95,6 +95,18 @@ def test_a_run_is_aborted_immediately_without_a_grace_period(
 
 
 @streamed_or_not
+def test_a_disconnect_after_a_large_request_is_noticed(
+    with_grace_period: MakeApiWithGrace, script: Script, streamed: bool
+) -> None:
+    # A server pauses the reading of a body that is larger than its buffer.
+    api = with_grace_period(0)
+    with running_request(api, script, Gate(), streamed=streamed, input="Hi " * 1_000_000) as received:
+        pass
+    assert received.was_closed()
+    assert ended_response(api).status == "cancelled"
+
+
+@streamed_or_not
 def test_a_stored_run_continues_for_the_grace_period(
     with_grace_period: MakeApiWithGrace, script: Script, streamed: bool
 ) -> None:
