@@ -18,6 +18,7 @@ from django.db import models
 from typing_extensions import override
 
 from core.errors import CostUnbounded
+from core.records import record
 
 MILLION = 1_000_000
 COST_PLACES = Decimal("1e-10")
@@ -120,7 +121,7 @@ class PriceEntry:
         return changed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Quantities:
     """Quantities of a call. Kinds of tokens are parts of `input_tokens` and `output_tokens`, as upstreams report them.
 

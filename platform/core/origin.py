@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import ip_address
 
+from core.records import record
+
 _MAX_AGENT = 200
 
 
@@ -21,7 +23,7 @@ class Caller:
     key_id: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Origin:
     """Sender of a request. All fields are empty outside of requests, in periodic tasks and commands."""
 

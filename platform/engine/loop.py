@@ -6,7 +6,7 @@ requests, streams and background workers run the same code.
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from enum import Enum, auto
 from typing import assert_never
@@ -14,6 +14,7 @@ from typing import assert_never
 from conversations.items import plain_text, project
 from core.clock import unix
 from core.errors import Failure, UpstreamError
+from core.records import record
 from engine import citation_markers, turn_request
 from engine.calls import dispatch
 from engine.calls.dispatch import ClassifiedCalls
@@ -55,7 +56,7 @@ class Action(Enum):
     CALL_MODEL = auto()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _OpenTurn:
     """Model call in progress."""
 

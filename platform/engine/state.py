@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from conversations.items import StoredItem, from_wire, readable_items
+from core.records import record
 from engine.attachments import Attachments
 from engine.calls.outcomes import ToolResult
 from engine.compaction.items import CompactionCipher, CompactionPlan
@@ -17,7 +18,7 @@ from engine.events.types import Body
 from engine.turn import Call, Sampling, Usage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ModelTraits:
     """Capabilities of a model that the engine depends on.
 
@@ -35,7 +36,7 @@ class RunCipher(ReasoningCipher, CompactionCipher, Protocol):
     """Cipher for all encrypted content of a run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RunContext:
     """Constant part of a run. `parameters` is the part of the public object that never changes.
 
@@ -62,7 +63,7 @@ class RunContext:
     wants_events: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class OutputItem:
     """Output item. Without `in_context`, as for items of a cut turn, only the client sees it and not the model."""
 

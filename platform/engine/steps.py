@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Literal
 
 from core.errors import Failure
+from core.records import record
 from engine.calls.outcomes import RequireApproval, ToolResult
 from engine.events.response_body import Ending
 from engine.events.types import Body, Event
@@ -31,7 +32,7 @@ class RunStarted:
     events: list[Event]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TurnRecord:
     """One upstream call, for the usage records and the admin.
 
@@ -178,7 +179,7 @@ class ToolFinished:
     events: list[Event]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RunEnded:
     """The run ended.
 

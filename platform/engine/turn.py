@@ -8,12 +8,13 @@ from typing import Any, Literal, Protocol
 
 from conversations.items import StoredItem
 from core.errors import Failure
+from core.records import record
 from engine.attachments import Attachments
 from engine.converter.segments import ReasoningCipher
 from engine.events.types import Body, Event
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Usage:
     """Tokens of one upstream call or of a whole run. `input_tokens` includes cached tokens.
 
@@ -125,7 +126,7 @@ class FunctionTool:
     asynchronous: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Sampling:
     """Sampling parameters of a turn. A None was not sent by the client and is not sent to the upstream."""
 
@@ -163,7 +164,7 @@ class Sampling:
         return 1 if self.parallel_tool_calls is False else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TurnRequest:
     """Input of one upstream call.
 
@@ -207,7 +208,7 @@ class Call:
 _SERVICE_TIERS = frozenset({"default", "flex", "scale", "priority", "fast", "ultrafast"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TurnResult:
     """Result of a turn.
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from core.errors import ContextTooLong, Failure, UpstreamError
+from core.records import record
 from engine import turn_request
 from engine.calls.dispatch import ClassifiedCalls, classify
 from engine.calls.toolbox import Toolbox
@@ -57,7 +58,7 @@ class FailRun:
 TurnOutcome = ContinueRun | RetryTurn | CompleteRun | EndIncomplete | FailRun
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TurnEvaluator:
     """Evaluates the turns of one run."""
 

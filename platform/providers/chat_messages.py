@@ -9,7 +9,7 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import orjson
@@ -41,6 +41,7 @@ from conversations.items import (
     ToolSearchOutput,
     known_fields,
 )
+from core.records import record
 from engine.calls.client_tools import called_name, upstream_name
 from engine.converter.calls import CUSTOM_INPUT
 from engine.converter.segments import ReasoningCipher, ReasoningContent
@@ -83,7 +84,7 @@ class CallExtras:
         return {**call, **found["extras"]}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CallWriter:
     """Writer of the calls and outputs of one turn. `custom_tools`: the upstream supports custom tools."""
 
@@ -370,7 +371,7 @@ def _assistant_message(written: list[Message], first: int, *, may_join: bool) ->
     return new
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MessageFormat:
     """Format of messages that an upstream understands, by default a format that all upstreams understand.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from conversations.items import ComputerScreenshot, InputFile, InputImage, InputPart, InputText
+from core.records import record
 from engine.attachments import (
     AttachmentFile,
     AttachmentImage,
@@ -33,7 +34,7 @@ class Media:
         return f"[{self.label}: it follows in a user message.]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PartWriter:
     """Writer of the content parts of one turn. `vision`: the model reads images."""
 

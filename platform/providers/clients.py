@@ -32,6 +32,7 @@ from core.errors import Failure, ModelNotFound, UpstreamError, UpstreamUnavailab
 from core.json import large_json
 from core.json.large_work import off_loop
 from core.per_loop import PerLoop
+from core.records import record
 from core.redaction import redact
 from core.telemetry import metrics, tracing
 from engine import spans
@@ -145,7 +146,7 @@ async def _raise_error_status(response: httpx2.Response) -> None:
         raise ErrorStatus(response.status_code, headers=response.headers, body=body)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PostOptions:
     """Options for sending and retrying a request.
 

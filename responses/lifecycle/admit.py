@@ -4,8 +4,7 @@ Invalid requests were already refused and do not count against the limits. All o
 anything.
 """
 
-from dataclasses import dataclass
-
+from core.records import record
 from engine import spans, turn_request
 from engine.calls.toolbox import Toolbox
 from engine.state import RunContext, RunState
@@ -16,7 +15,7 @@ from responses.runs.reservations import RunReservation
 from responses.tools.registry import RunTools, create_tools
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class AdmittedRequest:
     """A request that has passed its limits and the checks of its content, with the tools of its run.
 

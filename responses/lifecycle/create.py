@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from core.admission.overload import admission
+from core.records import record
 from engine import spans
 from engine.events.response_body import response_body
 from engine.events.types import Body
@@ -25,7 +26,7 @@ from responses.runs.event_log import FLUSH_BYTES
 from responses.runs.runner import AssembledRun, LiveRun, RunClient
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StartedRun:
     """A started run, with the data that a WebSocket connection needs to continue the response later."""
 

@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from conversations.models import Placement, Section, opens_context
 from core.json.large_work import off_loop
 from core.process_name import process_name
+from core.records import record
 from core.work.leases import lease_until
 from engine import spans
 from engine.compaction import token_estimate
@@ -28,7 +28,7 @@ from responses.runs.rows import Row, item_rows, new_row, preview
 from responses.runs.store import Change, LockGuard, PredecessorGuard, started, submit_new
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NewResponse:
     """A response that is ready to be stored, with its change, recorder and first events. `opening` is their bytes."""
 

@@ -4,12 +4,13 @@ Nothing is written, except for the lock of the conversation.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 import limits
 from core.ids import new_id
 from core.json.large_work import off_loop
+from core.records import record
 from core.telemetry import tracing
 from engine import spans
 from responses.lifecycle import conversation_runs
@@ -28,7 +29,7 @@ from tenants.prices import UNKNOWN
 from tenants.principal import Principal, SubjectLimits
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NewRequest:
     """The parsed request for a response, with the id that the response will have.
 
@@ -52,7 +53,7 @@ class NewRequest:
         return self.mode is Mode.STREAM and not self.on_socket
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ResolvedRequest:
     """A request that was found valid. Its limits may still refuse it.
 

@@ -1,8 +1,9 @@
 """The factory of runs, for processes that create a run, continue a stored run, or end a dead run."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from core.clock import now
+from core.records import record
 from engine.calls.toolbox import Toolbox
 from engine.loop import Run
 from engine.moderation import OutputCheck
@@ -24,7 +25,7 @@ class _NoModel:
         raise RuntimeError("this run was loaded to be ended")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RunFactory:
     """Builds runs with the parts that belong to the executing process. To end a run, the default factory suffices."""
 

@@ -21,6 +21,7 @@ from conversations.selectors import (
     unknown_conversation,
 )
 from core.errors import InvalidValue, NotFound
+from core.records import record
 from engine.compaction.items import CompactedContext, from_latest_compaction
 from engine.events.types import Body
 from responses.models import Response
@@ -35,7 +36,7 @@ from tenants import scope
 from tenants.principal import Principal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RequestContext:
     """The items that the model reads for a request, and the origin of the items.
 

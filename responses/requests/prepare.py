@@ -1,7 +1,7 @@
 """Prepare a request: check all of it, and read all data that its run or a token count needs."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -10,6 +10,7 @@ from conversations.items import StoredItem
 from core.clock import now
 from core.db.db_threads import in_db_thread
 from core.json.large_work import LARGE_BYTES, note_size, off_loop
+from core.records import record
 from engine import messages
 from engine.compaction import token_estimate
 from engine.events.types import Body
@@ -48,7 +49,7 @@ LockConversation = Callable[[CreateResponse], Awaitable[RequestContext]]
 """Function that locks the conversation of a request for its new response and returns the context."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PreparedRequest:
     """A valid request that its model supports, with the data that was read for the request.
 
@@ -74,7 +75,7 @@ class PreparedRequest:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ContextSources:
     """The sources of a request's context that are not part of the request.
 
@@ -164,7 +165,7 @@ async def prepare(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StoredRequest:
     """The parts of a request that are stored with its response. `model` is the upstream's name of the model.
 

@@ -6,7 +6,6 @@ receive only stored events, so while the run is followed, events are stored with
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from django.conf import settings
@@ -14,6 +13,7 @@ from django.conf import settings
 from core.clock import now
 from core.db.group_commit import Commit
 from core.json.large_work import LARGE_BYTES, pause
+from core.records import record
 from core.work.notifications import Notifier, loop_notifications
 from engine.events.compression import compress, decompress
 from engine.events.types import Event, frame
@@ -36,7 +36,7 @@ _TICKS = 40
 _FRAME_END = b"\n\n"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LogMessage:
     """A stored batch of the log, as sent to followers. `ends_run` is true for the last batch.
 

@@ -1,16 +1,17 @@
 """Identities: the values shared by all rows of a run, the request that caused a run, and the account of its calls."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Any
 
+from core.records import record
 from responses.models import Mode, Response
 from tenants.prices import UNKNOWN, PriceList
 from tenants.principal import Principal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RequestInfo:
     """The HTTP request that caused a call: its id, the id that the client gave it, and the name of the endpoint.
 
@@ -23,7 +24,7 @@ class RequestInfo:
     batch: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RunIdentity:
     """The response, team, key and model of a run, and the lease token that guards its writes.
 
@@ -134,7 +135,7 @@ OBSERVED = b"observed"
 """Message to a process some of whose runs are shown on a page of the console, with the ends of their logs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class UsageAccount:
     """The team, API key and object to which upstream calls are charged."""
 

@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from enum import IntEnum, auto
 from functools import partial
 from typing import Protocol, cast
@@ -24,6 +23,7 @@ from core.db.db_threads import in_db_thread
 from core.errors import DATABASE_LOST, FINAL, SHUTTING_DOWN, Failure, ServerError
 from core.load.draining import BEAT_SECONDS, ConnectionCut, surplus
 from core.process_name import process_name
+from core.records import record
 from core.telemetry import metrics
 from core.work.leases import Claim, expired_before, lease_until
 from core.work.notifications import loop_notifications, wait_within
@@ -78,7 +78,7 @@ class StreamFormat(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class AssembledRun:
     """A run that this process may execute, with its recorder and its identity."""
 
@@ -87,7 +87,7 @@ class AssembledRun:
     identity: RunIdentity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RunClient:
     """The client that created a run, and the format of its stream.
 

@@ -24,6 +24,7 @@ from core.db.statement_pipeline import ConnectionLost, Rows, Statement, Statemen
 from core.ids import new_id
 from core.json import large_json
 from core.json.large_work import LARGE_BYTES, is_large, pause, short_turns
+from core.records import record
 from core.work.worker_loop import WorkerLoop
 from responses.models import Status
 from responses.runs.rows import Row, insertion
@@ -41,7 +42,7 @@ class ReservationLost(Exception):
     """The change was not written: the state of the limits was rebuilt without its reservation. Make it again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ResponseUpdate:
     """The new state of a response's row. Counters are totals of the run, not increments; `spans` are appended."""
 
@@ -138,7 +139,7 @@ class ExtraWrite(NamedTuple):
     row: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Change:
     """Everything that one step of a run writes, atomically. At most one of the guards is set, besides `reservation`."""
 

@@ -1,7 +1,7 @@
 """Tool registry: the plug-ins that the settings list, and the tools of a run from the plug-ins that it needs."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from django.utils.module_loading import import_string
 from conversations.items import StoredItem
 from core.db.db_threads import in_db_thread
 from core.errors import InvalidValue, UnsupportedValue
+from core.records import record
 from core.telemetry import tracing
 from engine.calls.toolbox import HostedTool, Toolbox
 from providers.hosted_calls import HISTORY
@@ -41,7 +42,7 @@ def register(*plugins: ToolPlugin) -> None:
 register(*(import_string(path)() for path in settings.HOSTED_TOOLS))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RunTools:
     """Hosted tools of a new run.
 

@@ -1,5 +1,6 @@
 """Usage reports of upstreams, with the field names of each API."""
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -49,7 +50,7 @@ from engine.converter.base import later_usage, read_usage, reported_usage
 )  # fmt: skip
 def test_usage_is_read_with_the_field_names_of_the_upstream(reported: dict[str, Any], expected: dict[str, int]) -> None:
     used = read_usage({"prompt_tokens": 10, "completion_tokens": 20, **reported})
-    numbers = {name: getattr(used, name) for name in used.__slots__ if getattr(used, name)}
+    numbers = {name: number for name, number in asdict(used).items() if number}
     expected = {"input_tokens": 10, "output_tokens": 20, **expected}
     assert numbers == {name: number for name, number in expected.items() if number}
 

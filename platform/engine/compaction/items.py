@@ -23,6 +23,7 @@ from conversations.items import (
     readable_items,
 )
 from core.errors import BadRequest, InvalidEncryptedContent
+from core.records import record
 
 # Part of the context window that the input may fill before a compaction, unless the client sets a threshold. The rest
 # is for the answer and for the notes.
@@ -74,7 +75,7 @@ class CompactionPlan:
         return self.threshold or int((context_window or _UNKNOWN_WINDOW) * _DEFAULT_SHARE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CompactedContext:
     """Conversation as a model reads it.
 
