@@ -1,9 +1,10 @@
 """`python -m benchmarks loop-work`: what the event loop of a web process does for one request.
 
-Counts the tasks, futures, timers, callbacks and passes of the loop and the calls of Python functions, for a JSON
-request and for a stream of 64 tokens that are alone in the process. Unlike times, these counts are nearly the same on
-every machine. What the process does without requests is measured before, and subtracted. The loop is asyncio's own,
-because the functions of uvloop cannot be counted. With arguments, this module is the process that is counted.
+Counts the tasks, futures, timers, callbacks and passes of the loop, the new objects of dataclasses and the calls of
+Python functions, for a JSON request and for a stream of 64 tokens that are alone in the process. Unlike times, these
+counts are nearly the same on every machine. What the process does without requests is measured before, and subtracted.
+The loop is asyncio's own, because the functions of uvloop cannot be counted. With arguments, this module is the process
+that is counted.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ from launcher.address import any_free_port
 
 _MODEL = "mock"  # 64 tokens in one write
 _WARM_UP, _REQUESTS = 20, 100
-_TOTALS = ("passes", "callbacks", "tasks", "futures", "timers", "threads", "calls")
+_TOTALS = ("passes", "callbacks", "tasks", "futures", "timers", "threads", "objects", "calls")
 # Calls have the most parts.
 _SHOWN, _LEAST_SHOWN = 400, 0.05
 
@@ -115,6 +116,8 @@ def _print_parts(title: str, parts: Mapping[str, float]) -> None:
 
 _counts: Counter[str] = Counter()
 _calls: Counter[CodeType] = Counter()
+_GENERATED = "<string>"
+"""The file of the code that `dataclasses` generates."""
 
 
 def _count(total: str, part: str) -> None:
@@ -178,7 +181,10 @@ class _Loop(asyncio.SelectorEventLoop):
 
 def _note_call(frame: FrameType, event: str, _: object) -> None:
     if event == "call":
-        _calls[frame.f_code] += 1
+        code = frame.f_code
+        _calls[code] += 1
+        if code.co_filename == _GENERATED and code.co_name == "__init__":
+            _counts[f"objects {type(frame.f_locals['self']).__qualname__}"] += 1
 
 
 def _serve(file: Path, arguments: Sequence[str]) -> None:
@@ -188,6 +194,7 @@ def _serve(file: Path, arguments: Sequence[str]) -> None:
         sys.setprofile(None)
         counts = dict(_counts)
         counts["calls"] = _calls.total()
+        counts["objects"] = sum(number for name, number in counts.items() if name.startswith("objects "))
         for code, number in _calls.items():
             if code.co_qualname == "_LoopWriter.submit":
                 # It creates a future of its own class.
