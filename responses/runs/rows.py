@@ -22,7 +22,10 @@ PREVIEW_LENGTH = 120
 
 
 class Row(NamedTuple):
-    """A row of a table that is not stored yet. `values` has all columns, except for keys that the database assigns."""
+    """A row of a table that is not stored yet. Columns without a value in `values` are null.
+
+    The table's key is also missing if the database assigns it.
+    """
 
     table: type[models.Model]
     values: dict[str, Any]
@@ -33,23 +36,27 @@ class Row(NamedTuple):
 
 
 def new_row(table: type[models.Model], /, **values: Any) -> Row:
-    """Return a row. Columns without a given value get the default of their field.
+    """Return a row. Columns without a given value get the default of their field, or are null.
 
-    Raises `TypeError` if a column does not exist, or has neither a value nor a default.
+    Raises `TypeError` if a column does not exist, or may not be null and has neither a value nor a default.
     """
     columns = _columns(table)
     values = {**columns.constants, **values}
     for name, default in columns.computed.items():
         if name not in values:
             values[name] = default()
-    if len(values) != len(columns.names):
-        raise TypeError(f"{table.__name__}: missing or unknown: {sorted(columns.names ^ values.keys())}")
+    if not columns.needed <= values.keys() <= columns.names:
+        wrong = (columns.needed - values.keys()) | (values.keys() - columns.names)
+        raise TypeError(f"{table.__name__}: missing or unknown: {sorted(wrong)}")
     return Row(table, values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Columns:
+    """The columns of a table: all of them, those that may not be null, and the defaults."""
+
     names: frozenset[str]
+    needed: frozenset[str]
     constants: Mapping[str, Any]
     computed: Mapping[str, Callable[[], Any]]
 
@@ -60,10 +67,12 @@ def _columns(table: type[models.Model]) -> _Columns:
     computed = {field.attname: field.default for field in fields if field.has_default() and callable(field.default)}
     return _Columns(
         names=frozenset(field.attname for field in fields),
+        needed=frozenset(field.attname for field in fields if not field.null),
         constants={
             field.attname: field.get_default()
             for field in fields
-            if field.attname not in computed and (field.null or field.has_default())
+            # Nulls are left out: half of the columns of a response are null when it is created.
+            if field.has_default() and field.attname not in computed and field.get_default() is not None
         },
         computed=computed,
     )
@@ -73,7 +82,7 @@ def _columns(table: type[models.Model]) -> _Columns:
 def insertion(table: type[models.Model], guarded: str) -> Statement:
     """Return the statement that inserts those rows of a JSON document (`$1`) for which the condition `guarded` is true.
 
-    Each object of the document has the values of a row and `guard`.
+    Each object of the document has the values of a row, and `guard` if the row is guarded.
     """
     fields = _fields(table)
     columns = ", ".join(f'"{field.column}"' for field in fields)

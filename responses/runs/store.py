@@ -454,10 +454,12 @@ def statements_of(changes: Sequence[Change]) -> _Calls:
         guard = change.guard
         if (reserved := change.reservation) is not None:
             is_alone = change.response_guard is None
-            row = {"id": guard, "team_id": reserved.team_id, "epoch": reserved.epoch, "is_alone": is_alone}
-            reservations.append(row)
+            reservations.append(
+                {"id": guard, "team_id": reserved.team_id, "epoch": reserved.epoch, "is_alone": is_alone}
+            )
         for table, values in change.insert:
-            documents.setdefault(insertion(table, GUARDED), []).append({**values, "guard": guard})
+            row = values if guard is None else {**values, "guard": guard}
+            documents.setdefault(insertion(table, GUARDED), []).append(row)
         for update in change.calls:
             columns = {name: getattr(update, name) for name in _CALL_FIELDS}
             documents.setdefault(_CALLED, []).append(columns | {"guard": guard})
