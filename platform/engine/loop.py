@@ -101,36 +101,40 @@ class Run:
         """
         action: Action | RunEnded = Action.START if self._context.generates else self._completed()
         try:
-            while True:
-                steps: AsyncGenerator[Step, None]
-                match action:
-                    case Action.START:
-                        steps = self._start()
-                    case Action.PREPARE_TOOLS:
-                        steps = self._prepare_tools()
-                    case Action.RUN_CALLS:
-                        steps = self._hosted.steps()
-                    case Action.COMPACT:
-                        steps = self._compactor.steps()
-                    case Action.CALL_MODEL:
-                        steps = self._call_model()
-                    case RunEnded() as end:
-                        yield end if self._moderation is None else await self._moderation.check_end(end)
-                        return
-                async with aclosing(steps):
-                    async for step in steps:
-                        # Without a set: hashing a member of an enum is a call of Python for each step.
-                        if action is Action.PREPARE_TOOLS or action is Action.RUN_CALLS:
-                            # Before the yield: if the consumer stops here, `interrupt` has to know the open item.
-                            self._open_item.follow(step.events)
-                        passed = step if self._moderation is None else await self._moderation.check(step)
-                        if passed is not None:
-                            yield passed
-                        if isinstance(passed, RunEnded):
-                            return
+            while not isinstance(action, RunEnded):
+                if (steps := self._steps_of(action)) is not None:
+                    async with aclosing(steps):
+                        async for step in steps:
+                            # Without a set: hashing a member of an enum is a call of Python for each step.
+                            if action is Action.PREPARE_TOOLS or action is Action.RUN_CALLS:
+                                # Before the yield: if the consumer stops here, `interrupt` has to know the open item.
+                                self._open_item.follow(step.events)
+                            passed = step if self._moderation is None else await self._moderation.check(step)
+                            if passed is not None:
+                                yield passed
+                            if isinstance(passed, RunEnded):
+                                return
                 action = self._next(action)
+            yield action if self._moderation is None else await self._moderation.check_end(action)
         finally:
             await self._tools.close()
+
+    def _steps_of(self, action: Action) -> AsyncGenerator[Step, None] | None:
+        """Return the steps of an action; None if it has none, as most actions of a run without hosted tools."""
+        match action:
+            case Action.START:
+                # Before the fragments are closed: an announced compaction item is not closed, since its pass is
+                # repeated.
+                self._compactor.resume()
+                return self._start() if self._state.queued or self._state.fragments else None
+            case Action.PREPARE_TOOLS:
+                return self._prepare_tools() if self._tools.tools else None
+            case Action.RUN_CALLS:
+                return self._hosted.steps() if self._state.pending else None
+            case Action.COMPACT:
+                return self._compactor.steps()
+            case Action.CALL_MODEL:
+                return self._call_model()
 
     def _next(self, done: Action) -> Action | RunEnded:
         """Return the action that follows a finished one, or the end of the run."""
@@ -238,8 +242,6 @@ class Run:
             self._state.queued = False
             body = response_body(self._context.parameters, status="in_progress")
             yield RunStarted(events=[ResponseInProgress(response=body)])
-        # Before the fragments are closed: an announced compaction item is not closed, since its pass is repeated.
-        self._compactor.resume()
         if self._state.fragments:
             events, items = self._close_fragments()
             self._state.output += items
