@@ -84,7 +84,7 @@ class Recorder:
             data = log.append(step.events)
             log.flush_soon()
             return data
-        began = now()
+        measured = spans.span(spans.Activity.STORAGE, "Commit")
         await log.flushed()
         data = b""
         large: asyncio.Task[bytes] | None = None
@@ -99,7 +99,7 @@ class Recorder:
         # A cancellation waits for the commit, which decides if the step counts. If the last step of the run was
         # committed, the run is over and the cancellation came too late.
         try:
-            with spans.span(spans.Activity.STORAGE, "Commit", began=began):
+            with measured:
                 await commit
         except asyncio.CancelledError:
             if commit.exception() is None:

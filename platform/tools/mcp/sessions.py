@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from core.egress import Egress
 from core.errors import ApiError
 from core.json.storable_json import without_nul
-from engine.spans import Activity, Span, span
+from engine.spans import Activity, span
 from tools.mcp.servers import ListedTool, RemoteServer
 from tools.mcp.transport import MAX_MESSAGE_BYTES, TransportFailure, http_client, transport_failure
 
@@ -370,7 +370,7 @@ def _either() -> "TypeAdapter[CallToolResult | InputRequiredResult]":
 
 
 @contextmanager
-def _span(activity: Activity, server: RemoteServer) -> Iterator[Span]:
+def _span(activity: Activity, server: RemoteServer) -> Iterator[span]:
     with span(activity, server.label) as measured:
         try:
             yield measured
