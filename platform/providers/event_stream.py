@@ -9,7 +9,7 @@ import orjson
 
 from core.errors import Failure, UpstreamError
 from core.json import lenient_json
-from core.json.storable_json import is_too_deep, without_nul
+from core.json.storable_json import MAX_DEPTH, is_too_deep, without_nul
 from providers.clients import UpstreamFailed, read_bytes
 from providers.http_client import Answer
 from providers.upstream_errors import failure_from_error, reported_error
@@ -23,6 +23,9 @@ MAX_EVENT_BYTES = 64 * 1024 * 1024
 _TOO_LARGE = Failure.of(UpstreamError("The model's server sent an event that is too large."))
 _NO_JSON = Failure.of(UpstreamError("The model's server sent something that is not JSON."))
 _BOM = b"\xef\xbb\xbf"
+_NUL = b"\\u0000"
+# Each level of a document has two brackets.
+_SHORT_BYTES = 2 * MAX_DEPTH
 # Comments that some servers send as data, to keep the connection alive: "ping", "[PING]", ": OPENROUTER PROCESSING".
 _KEEP_ALIVE = re.compile(
     rb"""[\[("':]*(\w+[ _-])?(ping|pong|keep[ _-]?alive|heart[ _-]?beat|processing|waiting|no-?op)[\])"'.]*""",
@@ -33,6 +36,9 @@ _END_MARK = re.compile(rb"""["']?\[?done\]?["']?""", re.IGNORECASE)
 
 def check_object(parsed: object, data: bytes) -> Chunk:
     """Return a JSON object that PostgreSQL can store. Raises `UpstreamFailed` for anything else."""
+    if type(parsed) is dict and len(data) <= _SHORT_BYTES and data.find(_NUL) < 0:
+        # Nearly every chunk.
+        return parsed
     if isinstance(parsed, list) and parsed and isinstance(parsed[0], dict):
         # Google's server puts a list around its errors.
         _raise_error(parsed[0])
@@ -41,7 +47,7 @@ def check_object(parsed: object, data: bytes) -> Chunk:
         raise UpstreamFailed(Failure.of(UpstreamError("The model's server sent something that is not a JSON object.")))
     if is_too_deep(parsed, data):
         raise UpstreamFailed(Failure.of(UpstreamError("The model's server sent something that is nested too deeply.")))
-    return without_nul(parsed) if b"\\u0000" in data else parsed
+    return without_nul(parsed) if _NUL in data else parsed
 
 
 def check_chunk(parsed: object, data: bytes) -> Chunk:
@@ -154,8 +160,23 @@ class EventStreamDecoder:
         self._rest_bytes = len(self._rest)
         if self._is_start:
             self._is_start, lines[0] = False, lines[0].removeprefix(_BOM)
+        check = self._check
         for line in lines:
             if line.startswith(b"data:"):
+                # What `_line` and `_decode` do with nearly every line, without calling them: 64 tokens take a fifth
+                # less time.
+                if self._begun is None and self._halved is None and not self._is_error:
+                    data = line[5:].strip()
+                    try:
+                        parsed = orjson.loads(data)
+                        if parsed and type(parsed) is dict:
+                            chunks.append(check(parsed, data))
+                            continue
+                    except orjson.JSONDecodeError:
+                        pass
+                    except UpstreamFailed as failed:
+                        self.failure = failed.failure
+                        break
                 self._line(line[5:], chunks)
             elif not line:
                 if self._begun is not None or self._is_error:
