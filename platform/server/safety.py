@@ -3,6 +3,7 @@
 Each failure is one sentence that says what to do.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,7 +15,10 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db.migrations.loader import MigrationLoader
 
+from core import interpreter
 from core.db.database import PlatformConnection, database_conninfo
+
+logger = logging.getLogger(__name__)
 
 DatabaseConnection = psycopg.Connection[tuple[object, ...]]
 
@@ -49,6 +53,12 @@ def refuse_unsafe_start() -> None:
             reasons += [missing_extension(connection), missing_migrations(connection)]
         if found := next(filter(None, reasons), None):
             raise NotReady(found)
+
+
+def log_slow_interpreter() -> None:
+    """Log a warning if this interpreter takes more CPU than others of its version."""
+    if warning := interpreter.current().warning():
+        logger.warning(warning)
 
 
 def weak_secret() -> str | None:

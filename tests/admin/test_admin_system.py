@@ -17,6 +17,7 @@ from django.conf import settings
 from django.test import Client
 from django.test.utils import override_settings
 
+from core import interpreter
 from core.clock import now
 from core.egress_policy import AllowList
 from core.work import heartbeats
@@ -51,6 +52,7 @@ def test_versions_and_migrations_are_shown(admin: Client) -> None:
     versions = dict(system.versions())
     assert all(version in page for version in versions.values())
     assert versions["Platform"] == settings.VERSION
+    assert versions["Python"] == interpreter.current().describe()
     assert versions["PostgreSQL"].split(".")[0].isdigit()
     migrations = system.migrations()
     assert (migrations["pending"], migrations["applied"] > 20) == ([], True)

@@ -24,6 +24,7 @@ import psutil
 import psycopg
 import pytest
 
+from core import interpreter
 from launcher.address import any_free_port
 from launcher.errors import NOT_READY, WRONG_SETTINGS
 from launcher.processes import identify, wait_until
@@ -190,6 +191,13 @@ def test_a_second_up_fails_immediately_and_names_the_first(running: Up) -> None:
 
 
 @pytest.mark.nightly
+def test_each_main_process_logs_a_slow_interpreter_once(running: Up) -> None:
+    warning, logs = interpreter.current().warning(), Path(running.labelled("Logs"))
+    eventually(lambda: "celery@" in (logs / "worker.log").read_text())
+    times = [(logs / name).read_text().count(warning or "profile-guided") for name in ("web.log", "worker.log")]
+    assert times == ([1, 1] if warning else [0, 0])
+
+
 def test_a_second_terminal_creates_a_key_for_the_running_platform(running: Up) -> None:
     made = json.loads(running.manage("create_key", "--team", "acme", "--json"))
     assert call(running, "/v1/models", key=made["key"])["object"] == "list"

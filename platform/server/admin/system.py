@@ -7,7 +7,6 @@ import asyncio
 import json
 import logging
 import os
-import platform
 import re
 import socket
 import time
@@ -34,6 +33,7 @@ from django.utils.html import format_html
 from console.tables import Cell, Column, Table
 from console.widgets import size
 from containers import services as containers
+from core import interpreter
 from core.clock import now
 from core.db.database import database_conninfo
 from core.work import heartbeats, task_runs
@@ -119,7 +119,7 @@ def versions() -> list[tuple[str, str]]:
         (database,) = cursor.fetchone()
     return [
         ("Platform", settings.VERSION),
-        ("Python", platform.python_version()),
+        ("Python", interpreter.current().describe()),
         ("PostgreSQL", str(database)),
         ("Redis", _redis_version(redis_info())),
         *((name, _library_version(name)) for name in _LIBRARIES),

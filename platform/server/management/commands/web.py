@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand
 from typing_extensions import override
 
 from server.metrics import metrics_server
-from server.safety import NotReady, refuse_unsafe_start
+from server.safety import NotReady, log_slow_interpreter, refuse_unsafe_start
 from server.web.http_server import serve
 
 
@@ -35,6 +35,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         refuse_unsafe_start()
         logging.captureWarnings(capture=True)
+        log_slow_interpreter()
         try:
             serve(
                 options["server"],

@@ -32,7 +32,7 @@ from responses.runs import store
 from responses.webhooks.queue import WebhookChannel
 from server.celery import app
 from server.metrics import metrics_server
-from server.safety import refuse_unsafe_start
+from server.safety import log_slow_interpreter, refuse_unsafe_start
 from server.web import warm_up
 from server.web.http_server import allow_many_sockets, freeze_startup_objects
 from tools.vectors.ingestion import Ingestion
@@ -64,6 +64,7 @@ class Command(BaseCommand):
         refuse_unsafe_start()
         # Celery and other libraries warn at start; as lines of the log, these are JSON as well.
         logging.captureWarnings(capture=True)
+        log_slow_interpreter()
         allow_many_sockets()
         metrics_server.register()
         metrics_server.serve(metrics_server.listen(options["metrics_port"]))
