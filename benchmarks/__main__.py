@@ -12,7 +12,6 @@ development.require_packages()
 from benchmarks import (  # noqa: E402 - they import the packages that were looked for
     background,
     batches,
-    compare,
     conversations,
     deployment_docs,
     executed_lines,
@@ -42,6 +41,7 @@ from benchmarks import (  # noqa: E402 - they import the packages that were look
 )
 from benchmarks.books import command as books  # noqa: E402
 from benchmarks.chaos import evaluation as chaos  # noqa: E402
+from benchmarks.compare import command as compare  # noqa: E402
 from benchmarks.console import command as console  # noqa: E402
 from launcher.errors import LaunchError  # noqa: E402
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import (
-    compare,
     fairness,
     idle_connections,
     mixed,
@@ -15,12 +14,13 @@ from benchmarks import (
     slow_streams,
 )
 from benchmarks.chaos import availability, evaluation
+from benchmarks.compare import report as comparison
 from benchmarks.published import View
 
 VIEWS: Mapping[str, Mapping[str, View]] = {
     "chaos": availability.VIEWS,
     "chaos-runs": evaluation.VIEWS,
-    "compare": compare.VIEWS,
+    "compare": comparison.VIEWS,
     "fairness": fairness.VIEWS,
     "idle-connections": idle_connections.VIEWS,
     "mixed": mixed.VIEWS,

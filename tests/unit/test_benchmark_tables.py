@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import compare, published
+from benchmarks import published
+from benchmarks.compare import limits
+from benchmarks.compare.measurements import CONCURRENCY, KINDS
 from benchmarks.mixed import Interval, Outcome
 from benchmarks.tables import VIEWS
 
@@ -35,8 +37,8 @@ def cell(kind: str, connections: int, server: str, *, rate: float) -> dict[str, 
 def comparison(*, platform: float) -> dict[str, object]:
     cells = [
         cell(kind, connections, server, rate=rate)
-        for kind in compare.KINDS
-        for connections in compare.CONCURRENCY
+        for kind in KINDS
+        for connections in CONCURRENCY
         for server, rate in (("proxy", 1000.0), ("platform", platform), ("LiteLLM, forwarding", 10.0))
     ]
     conditions = {"cores": 2, "python": "3.11", "date": "2026-11-22"}
@@ -58,7 +60,7 @@ def test_a_comparison_is_rendered_with_the_version_of_each_server() -> None:
 
 def test_a_rate_below_a_fifth_of_the_pass_through_fails() -> None:
     missed = [
-        [floor.name for floor in compare.floors(comparison(platform=rate), speed=True) if not floor.holds]
+        [floor.name for floor in limits.floors(comparison(platform=rate), speed=True) if not floor.holds]
         for rate in (200.0, 199.0, 124.0)
     ]
     streams, json = "stream at 64: pass-through ÷ platform", "json at 64: pass-through ÷ platform"

@@ -1,0 +1,1 @@
+"""The platform and other servers for the Responses API under the same load."""

@@ -1,0 +1,95 @@
+"""The loads, and the measurements of all servers in rounds."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.load import Measurement, Pace, Target, measure
+from benchmarks.matrix import PROMPT
+from benchmarks.stack import tell
+
+CONCURRENCY = (1, 64, 256)
+KINDS = ("stream", "json")
+# A cell that takes longer than this at a slow server is measured in the first round only: at most 12 minutes in all.
+PATIENCE_SECONDS = 12.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """A server to measure and the model that it routes to the mock."""
+
+    target: Target
+    model: str
+
+    def body(self, *, stream: bool) -> dict[str, Any]:
+        """Return the request of a cell."""
+        body = {"model": self.model, "stream": stream}
+        if self.target.api == "responses":
+            return {**body, "input": PROMPT}
+        options = {"stream_options": {"include_usage": True}} if stream else {}
+        return {**body, "messages": [{"role": "user", "content": PROMPT}], **options}
+
+
+@dataclass(kw_only=True)
+class Comparison:
+    """Measurements of all contenders by kind, concurrency and server."""
+
+    contenders: Sequence[Contender]
+    seconds: float
+    rounds: dict[tuple[str, int, str], list[Measurement]] = field(default_factory=lambda: defaultdict(list))
+    completed: int = 0
+
+    def warm_up(self) -> None:
+        """Send some requests of each kind: the first ones import modules and open connections."""
+        for contender in self.contenders:
+            for kind in KINDS:
+                self._measure(contender, kind, Pace(connections=4, requests=16))
+
+    def measure(self, *, rounds: int, concurrency: Sequence[int]) -> None:
+        """Measure all cells in rounds."""
+        for number in range(1, rounds + 1):
+            for kind in KINDS:
+                for connections in concurrency:
+                    tell(f"round {number} of {rounds}: {kind} at {connections}")
+                    for contender in self.contenders:
+                        self._measure_cell(contender, kind, connections)
+
+    def _measure_cell(self, contender: Contender, kind: str, connections: int) -> None:
+        cell = self.rounds[kind, connections, contender.target.name]
+        if cell and max(each.seconds for each in cell) > PATIENCE_SECONDS:
+            return
+        # A window of a few seconds would end before a slow server has answered all connections once: those get as
+        # many requests as connections. A process is about as fast with many connections as with one.
+        alone = self.rounds[kind, 1, contender.target.name]
+        slow = connections > 1 and alone[0].per_second * self.seconds < 2 * connections
+        window = Pace(connections=connections, seconds=self.seconds, warm_up=0.5)
+        once = Pace(connections=connections, requests=connections)
+        cell.append(self._measure(contender, kind, once if slow else window))
+
+    def _measure(self, contender: Contender, kind: str, pace: Pace) -> Measurement:
+        others = {each.target.pid for each in self.contenders} - {contender.target.pid}
+        body = contender.body(stream=kind == "stream")
+        measured = measure(contender.target, body=body, pace=pace, bystanders=sorted(others))
+        if contender.target.name == "platform":
+            self.completed += measured.completed
+        return measured
+
+    def results(self) -> list[dict[str, Any]]:
+        """Return the medians of all cells."""
+        return [
+            {"kind": kind, "connections": connections, "server": server, "rounds": len(cell)}
+            | Measurement.of_rounds(cell).model_dump(exclude={"first_error"})
+            for (kind, connections, server), cell in self.rounds.items()
+        ]
+
+
+def figure(content: Mapping[str, Any], kind: str, connections: int, server: str, *path: str) -> float | None:
+    """Return a figure of a cell, such as `total_ms` and `p50`; None if it was not measured."""
+    for result in content["results"]:
+        if (result["kind"], result["connections"], result["server"]) == (kind, connections, server):
+            value = result
+            for name in path:
+                value = value[name] if value else None
+            return None if value is None else float(value)
+    return None

@@ -1,0 +1,84 @@
+"""The tables of a comparison."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from benchmarks import published
+from benchmarks.compare.measurements import figure
+
+TITLES = {"proxy": "bare pass-through, nothing parsed or stored", "platform": "**this platform**"}
+
+
+def servers(content: Mapping[str, Any]) -> list[str]:
+    """Return the names of the servers in the order of the tables."""
+    return list(dict.fromkeys(result["server"] for result in content["results"]))
+
+
+def _title(content: Mapping[str, Any], server: str) -> str:
+    version = content["versions"].get(server.split(",", maxsplit=1)[0], "")
+    return TITLES.get(server) or f"{server.replace(',', f' {version},') if ',' in server else f'{server} {version}'}"
+
+
+def summary(content: Mapping[str, Any]) -> str:
+    """Return the table of docs/concepts/comparison.md: rates at 64 connections and their cost."""
+    cell, number = partial(figure, content), published.number
+    rows = [
+        [
+            _title(content, server),
+            number(cell("stream", 64, server, "per_second")),
+            number(cell("stream", 64, server, "cpu_ms_per_request")),
+            number(cell("stream", 1, server, "first_event_ms", "p50")),
+            number(cell("json", 64, server, "per_second")),
+            number(cell("json", 64, server, "cpu_ms_per_request")),
+            number(cell("json", 64, server, "resident_mb")),
+        ]
+        for server in servers(content)
+    ]
+    head = ["", "streams/s", "CPU ms", "first event ms", "JSON/s", "CPU ms", "MB"]
+    return published.table(head, rows) + "\n\n" + _conditions(content)
+
+
+def _conditions(content: Mapping[str, Any]) -> str:
+    at, rounds = content["conditions"], content["rounds"]
+    measured = "one round" if rounds == 1 else f"medians of {rounds} interleaved rounds"
+    text = (
+        f"64 tokens per response, 64 connections (first event: one connection, p50), one server process, {at['cores']} "
+        f"cores shared with upstream, driver and database, Python {at['python']}, {at['date']}, {measured}. "
+        "This platform stores everything in PostgreSQL."
+    )
+    return text + "".join(f" Not measured: {reason}" for reason in content["missing"])
+
+
+def detailed(content: Mapping[str, Any]) -> str:
+    """Return tables of both kinds with all latencies."""
+    parts = []
+    for kind, title in (("stream", "Streams"), ("json", "JSON")):
+        rows = []
+        for connections in dict.fromkeys(result["connections"] for result in content["results"]):
+            for server in servers(content):
+                cell = partial(figure, content, kind, connections, server)
+                latencies = [published.number(cell("total_ms", quantile)) for quantile in ("p50", "p95", "p99")]
+                first = [published.number(cell("first_event_ms", "p50"))] if kind == "stream" else []
+                cost = [published.number(cell(name)) for name in ("cpu_ms_per_request", "resident_mb")]
+                cost.append(f"{cell('failed') or 0:.0f}")
+                rate = published.number(cell("per_second"))
+                rows.append([str(connections), _title(content, server), rate, *latencies, *first, *cost])
+        first = ["first event p50"] if kind == "stream" else []
+        head = [
+            "connections",
+            f"{title}: server",
+            "per second",
+            "p50 ms",
+            "p95",
+            "p99",
+            *first,
+            "CPU ms",
+            "MB",
+            "failed",
+        ]
+        parts.append(published.table(head, rows))
+    return "\n\n".join([*parts, _conditions(content)])
+
+
+VIEWS = {"summary": summary, "detailed": detailed}
