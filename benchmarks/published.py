@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Floor
+from core import interpreter
 
 ROOT = Path(__file__).parents[1]
 FOLDER = Path(__file__).parent / "published"
@@ -34,6 +35,7 @@ def conditions() -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "cores": os.cpu_count(),
         "python": machine.python_version(),
+        "interpreter": interpreter.current().describe(),
     }
 
 

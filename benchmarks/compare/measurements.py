@@ -11,6 +11,7 @@ from benchmarks.stack import tell
 
 CONCURRENCY = (1, 64, 256)
 KINDS = ("stream", "json")
+PLATFORM = "platform"
 # A cell that takes longer than this at a slow server is measured in the first round only: at most 12 minutes in all.
 PATIENCE_SECONDS = 12.0
 
@@ -22,8 +23,9 @@ class Contender:
     target: Target
     model: str
 
-    def body(self, *, stream: bool) -> dict[str, Any]:
+    def body(self, kind: str) -> dict[str, Any]:
         """Return the request of a cell."""
+        stream = kind == "stream"
         body = {"model": self.model, "stream": stream}
         if self.target.api == "responses":
             return {**body, "input": PROMPT}
@@ -31,12 +33,23 @@ class Contender:
         return {**body, "messages": [{"role": "user", "content": PROMPT}], **options}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Durations:
+    """Seconds of a measurement and of the load before it."""
+
+    window: float = 2.0
+    warm_up: float = 0.5
+
+
+SMOKE = Durations(window=0.3, warm_up=0.1)
+
+
 @dataclass(kw_only=True)
 class Comparison:
     """Measurements of all contenders by kind, concurrency and server."""
 
     contenders: Sequence[Contender]
-    seconds: float
+    durations: Durations
     rounds: dict[tuple[str, int, str], list[Measurement]] = field(default_factory=lambda: defaultdict(list))
     completed: int = 0
 
@@ -50,10 +63,13 @@ class Comparison:
         """Measure all cells in rounds."""
         for number in range(1, rounds + 1):
             for kind in KINDS:
-                for connections in concurrency:
-                    tell(f"round {number} of {rounds}: {kind} at {connections}")
-                    for contender in self.contenders:
-                        self._measure_cell(contender, kind, connections)
+                self._measure_round(f"round {number} of {rounds}", kind, concurrency)
+
+    def _measure_round(self, title: str, kind: str, concurrency: Sequence[int]) -> None:
+        for connections in concurrency:
+            tell(f"{title}: {kind} at {connections}")
+            for contender in self.contenders:
+                self._measure_cell(contender, kind, connections)
 
     def _measure_cell(self, contender: Contender, kind: str, connections: int) -> None:
         cell = self.rounds[kind, connections, contender.target.name]
@@ -62,16 +78,15 @@ class Comparison:
         # A window of a few seconds would end before a slow server has answered all connections once: those get as
         # many requests as connections. A process is about as fast with many connections as with one.
         alone = self.rounds[kind, 1, contender.target.name]
-        slow = connections > 1 and alone[0].per_second * self.seconds < 2 * connections
-        window = Pace(connections=connections, seconds=self.seconds, warm_up=0.5)
+        slow = connections > 1 and alone[0].per_second * self.durations.window < 2 * connections
+        window = Pace(connections=connections, seconds=self.durations.window, warm_up=self.durations.warm_up)
         once = Pace(connections=connections, requests=connections)
         cell.append(self._measure(contender, kind, once if slow else window))
 
     def _measure(self, contender: Contender, kind: str, pace: Pace) -> Measurement:
         others = {each.target.pid for each in self.contenders} - {contender.target.pid}
-        body = contender.body(stream=kind == "stream")
-        measured = measure(contender.target, body=body, pace=pace, bystanders=sorted(others))
-        if contender.target.name == "platform":
+        measured = measure(contender.target, body=contender.body(kind), pace=pace, bystanders=sorted(others))
+        if contender.target.name == PLATFORM:
             self.completed += measured.completed
         return measured
 

@@ -5,9 +5,12 @@ from functools import partial
 from typing import Any
 
 from benchmarks import published
-from benchmarks.compare.measurements import figure
+from benchmarks.compare.measurements import PLATFORM, figure
 
-TITLES = {"proxy": "bare pass-through, nothing parsed or stored", "platform": "**this platform**"}
+TITLES = {
+    "proxy": "bare pass-through, nothing parsed or stored",
+    PLATFORM: "**this platform**",
+}
 
 
 def servers(content: Mapping[str, Any]) -> list[str]:
@@ -42,12 +45,14 @@ def summary(content: Mapping[str, Any]) -> str:
 def _conditions(content: Mapping[str, Any]) -> str:
     at, rounds = content["conditions"], content["rounds"]
     measured = "one round" if rounds == 1 else f"medians of {rounds} interleaved rounds"
+    # Results of earlier versions name no build.
     text = (
         f"64 tokens per response, 64 connections (first event: one connection, p50), one server process, {at['cores']} "
-        f"cores shared with upstream, driver and database, Python {at['python']}, {at['date']}, {measured}. "
-        "This platform stores everything in PostgreSQL."
+        f"cores shared with upstream, driver and database, {at.get('interpreter') or 'Python ' + at['python']}, "
+        f"{at['date']}, {measured}. This platform stores everything in PostgreSQL."
     )
-    return text + "".join(f" Not measured: {reason}" for reason in content["missing"])
+    others = "".join(f" {name} runs on {build}." for name, build in content.get("interpreters", {}).items())
+    return text + others + "".join(f" Not measured: {reason}" for reason in content["missing"])
 
 
 def detailed(content: Mapping[str, Any]) -> str:
@@ -55,7 +60,7 @@ def detailed(content: Mapping[str, Any]) -> str:
     parts = []
     for kind, title in (("stream", "Streams"), ("json", "JSON")):
         rows = []
-        for connections in dict.fromkeys(result["connections"] for result in content["results"]):
+        for connections in _connections(content, kind):
             for server in servers(content):
                 cell = partial(figure, content, kind, connections, server)
                 latencies = [published.number(cell("total_ms", quantile)) for quantile in ("p50", "p95", "p99")]
@@ -79,6 +84,10 @@ def detailed(content: Mapping[str, Any]) -> str:
         ]
         parts.append(published.table(head, rows))
     return "\n\n".join([*parts, _conditions(content)])
+
+
+def _connections(content: Mapping[str, Any], kind: str) -> list[int]:
+    return list(dict.fromkeys(result["connections"] for result in content["results"] if result["kind"] == kind))
 
 
 VIEWS = {"summary": summary, "detailed": detailed}

@@ -1,0 +1,104 @@
+"""The comparison with other servers: its interpreters."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.compare import interpreters, report
+from benchmarks.compare.interpreters import Python
+from benchmarks.compare.measurements import (
+    CONCURRENCY,
+    KINDS,
+    PLATFORM,
+)
+from core.interpreter import Interpreter
+
+# Requests per second; all have a CPU time of 1 ms per request.
+RATES = {"proxy": 1000.0, PLATFORM: 200.0, "agentic-api": 300.0}
+
+
+def python(version: str, *, is_optimised: bool) -> Python:
+    build = Interpreter(
+        implementation="CPython", version=version, is_profile_guided=is_optimised, is_link_time_optimised=False
+    )
+    return Python(path=Path(f"/opt/{version}/bin/python3"), build=build)
+
+
+SLOW_11, SLOW_12 = python("3.11.7", is_optimised=False), python("3.12.1", is_optimised=False)
+FAST_11, FAST_13, FAST_14 = (python(version, is_optimised=True) for version in ("3.11.2", "3.13.1", "3.14.0"))
+
+
+def cell(kind: str, connections: int, server: str, *, rate: float) -> dict[str, Any]:
+    times = {"p50": 1.5, "p95": 2.0, "p99": 3.0}
+    cost = {"cpu_ms_per_request": 0.5, "resident_mb": 40.0, "failed": 0}
+    spreads = {"total_ms": times, "first_event_ms": times}
+    return {"kind": kind, "connections": connections, "server": server, "per_second": rate, **spreads, **cost}
+
+
+def comparison(**rates: float) -> dict[str, Any]:
+    """Return the content of a comparison with the given rates instead of the usual ones."""
+    loads = [(kind, connections) for kind in KINDS for connections in CONCURRENCY]
+    cells = [
+        cell(kind, connections, server, rate=rate)
+        for kind, connections in loads
+        for server, rate in {**RATES, **rates}.items()
+    ]
+    return {
+        "conditions": {
+            "cores": 2,
+            "python": "3.11.2",
+            "interpreter": "CPython 3.11.2, built with profile-guided optimisation",
+            "date": "2026-11-30",
+        },
+        "versions": {"agentic-api": "0.9.0"},
+        "interpreters": {"OGX": "CPython 3.12.1, built without profile-guided optimisation"},
+        "missing": [],
+        "rounds": 3,
+        "not_stored": 0,
+        "results": cells,
+    }
+
+
+# -- interpreters ------------------------------------------------------------------------------------------------------
+
+
+def test_an_optimised_interpreter_is_not_replaced() -> None:
+    assert interpreters.preferred([FAST_14, SLOW_11], current=FAST_11) == FAST_11
+
+
+def test_a_slow_interpreter_is_replaced_by_an_optimised_one_of_its_series() -> None:
+    assert interpreters.preferred([SLOW_12, FAST_14, FAST_11, FAST_13], current=SLOW_11) == FAST_11
+    assert interpreters.preferred([SLOW_11, FAST_13, FAST_14], current=SLOW_12) == FAST_14
+    assert interpreters.preferred([SLOW_11, SLOW_12], current=SLOW_11) == SLOW_11
+
+
+def test_other_servers_get_an_optimised_interpreter_that_their_lock_allows() -> None:
+    assert interpreters.suitable([SLOW_11, SLOW_12, FAST_11, FAST_13, FAST_14], oldest=(3, 12)) == FAST_13
+    assert interpreters.suitable([FAST_11, python("3.13.0", is_optimised=False), SLOW_12], oldest=(3, 12)) == SLOW_12
+    assert interpreters.suitable([FAST_11], oldest=(3, 12)) is None
+
+
+def test_an_interpreter_describes_itself(tmp_path: Path) -> None:
+    broken = tmp_path / "python3"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    found = [interpreters.at(program) for program in (sys.executable, broken, tmp_path / "missing")]
+    assert found == [interpreters.own(), None, None]
+    assert interpreters.own() in interpreters.found()
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_conditions_name_the_interpreters() -> None:
+    text = report.summary(comparison())
+    assert "CPython 3.11.2, built with profile-guided optimisation, 2026-11-30" in text
+    assert "OGX runs on CPython 3.12.1, built without profile-guided optimisation." in text
+
+
+def test_a_result_that_names_no_build_is_rendered() -> None:
+    content = comparison()
+    old = {name: content[name] for name in content if name != "interpreters"}
+    old["conditions"] = {name: value for name, value in content["conditions"].items() if name != "interpreter"}
+    text = report.detailed(old)
+    assert "Python 3.11.2, 2026-11-30" in text
