@@ -160,8 +160,13 @@ class Servers:
         manage("add_upstream", "--name", "mock", *address)
         return str(made["key"])
 
-    def start_web(self, *, server: str = "uvicorn", processes: int = 1, key: str = "") -> Target:
-        """Start web processes with `manage.py web --server SERVER`, to be measured with the key."""
+    def start_web(
+        self, *, server: str = "uvicorn", processes: int | None = 1, key: str = "", name: str = "web"
+    ) -> Target:
+        """Start web processes with `manage.py web --server SERVER`, to be measured with the key.
+
+        Without a number there are as many as by default. `name` is that of the process and its log.
+        """
         port = any_free_port()
         url = f"http://127.0.0.1:{port}"
         argv: tuple[str, ...] = (
@@ -174,10 +179,9 @@ class Servers:
             str(port),
             "--server",
             server,
-            "--processes",
-            str(processes),
+            *(() if processes is None else ("--processes", str(processes))),
         )
-        web = self.start("web", *argv, is_ready=partial(is_up, f"{url}/readyz"), PORT=str(port))
+        web = self.start(name, *argv, is_ready=partial(is_up, f"{url}/readyz"), PORT=str(port))
         return Target(
             name="platform",
             url=url,

@@ -1,14 +1,16 @@
 """`python -m benchmarks compare`: the platform and other servers for the Responses API under the same load.
 
 LiteLLM, OGX and agentic-api are installed from their locks in `servers/` into environments of a cache folder. Each
-server is one process (agentic-api, in Rust, uses all cores) in front of the same mock upstream. Cells are measured in
-rounds, all servers in turn, so that a drift of the machine affects them equally. If this interpreter was built without
-optimisation and an optimised one is found, everything runs on that one.
+server is one process (agentic-api, in Rust, uses all cores) in front of the same mock upstream; the platform is also
+measured as it starts by default, with a process per core. Cells are measured in rounds, all servers in turn, so that a
+drift of the machine affects them equally. If this interpreter was built without optimisation and an optimised one is
+found, everything runs on that one.
 """
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,6 +22,7 @@ from benchmarks.compare import environments, interpreters, limits
 from benchmarks.compare.measurements import (
     CONCURRENCY,
     KINDS,
+    PER_CORE,
     PLATFORM,
     SMOKE,
     Comparison,
@@ -113,7 +116,9 @@ def use_interpreter(wanted: Path | None, arguments: Sequence[str]) -> None:
 def contenders(directory: Path) -> Iterator[tuple[Stack, list[Contender], list[str]]]:
     """Run all servers; yield the stack of the platform, the contenders, and the reasons why others are missing."""
     with running_stack(directory=directory) as (servers, stack):
-        found = [Contender(target=target, model=BURST) for target in (stack.proxy, stack.platform)]
+        default = servers.start_web(name="web-per-core", processes=None)
+        default = replace(default, name=PER_CORE, headers=stack.platform.headers)
+        found = [Contender(target=target, model=BURST) for target in (stack.proxy, stack.platform, default)]
         missing = []
         for package in PACKAGES:
             try:

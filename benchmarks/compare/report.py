@@ -5,11 +5,12 @@ from functools import partial
 from typing import Any
 
 from benchmarks import published
-from benchmarks.compare.measurements import PLATFORM, figure
+from benchmarks.compare.measurements import PER_CORE, PLATFORM, figure
 
 TITLES = {
     "proxy": "bare pass-through, nothing parsed or stored",
     PLATFORM: "**this platform**",
+    PER_CORE: "**this platform**, a process per core",
 }
 
 
@@ -45,9 +46,10 @@ def summary(content: Mapping[str, Any]) -> str:
 def _conditions(content: Mapping[str, Any]) -> str:
     at, rounds = content["conditions"], content["rounds"]
     measured = "one round" if rounds == 1 else f"medians of {rounds} interleaved rounds"
+    processes = "one server process" + (", unless the row says otherwise" if PER_CORE in servers(content) else "")
     # Results of earlier versions name no build.
     text = (
-        f"64 tokens per response, 64 connections (first event: one connection, p50), one server process, {at['cores']} "
+        f"64 tokens per response, 64 connections (first event: one connection, p50), {processes}, {at['cores']} "
         f"cores shared with upstream, driver and database, {at.get('interpreter') or 'Python ' + at['python']}, "
         f"{at['date']}, {measured}. This platform stores everything in PostgreSQL."
     )

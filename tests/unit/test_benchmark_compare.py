@@ -9,12 +9,13 @@ from benchmarks.compare.interpreters import Python
 from benchmarks.compare.measurements import (
     CONCURRENCY,
     KINDS,
+    PER_CORE,
     PLATFORM,
 )
 from core.interpreter import Interpreter
 
 # Requests per second; all have a CPU time of 1 ms per request.
-RATES = {"proxy": 1000.0, PLATFORM: 200.0, "agentic-api": 300.0}
+RATES = {"proxy": 1000.0, PLATFORM: 200.0, PER_CORE: 400.0, "agentic-api": 300.0}
 
 
 def python(version: str, *, is_optimised: bool) -> Python:
@@ -92,6 +93,7 @@ def test_an_interpreter_describes_itself(tmp_path: Path) -> None:
 
 def test_the_conditions_name_the_interpreters() -> None:
     text = report.summary(comparison())
+    assert "one server process, unless the row says otherwise" in text
     assert "CPython 3.11.2, built with profile-guided optimisation, 2026-11-30" in text
     assert "OGX runs on CPython 3.12.1, built without profile-guided optimisation." in text
 
