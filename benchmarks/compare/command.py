@@ -22,6 +22,7 @@ from benchmarks.compare import environments, interpreters, limits
 from benchmarks.compare.measurements import (
     CONCURRENCY,
     KINDS,
+    LADDER,
     PER_CORE,
     PLATFORM,
     SMOKE,
@@ -62,6 +63,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
         comparison.warm_up()
         rounds = 1 if options.smoke else options.rounds
         comparison.measure(rounds=rounds, concurrency=(1, 8) if options.smoke else options.concurrency)
+        comparison.climb(LADDER[:2] if options.smoke else LADDER)
         with psycopg.connect(stack.admin) as database:
             query = "SELECT count(*) FROM responses_response WHERE status = 'completed'"
             stored = (database.execute(query).fetchone() or (0,))[0]
@@ -78,6 +80,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
         "rounds": rounds,
         "not_stored": abs(comparison.completed - stored),
         "results": comparison.results(),
+        "ladder": comparison.ladder,
     }
     print(detailed(content))
     _print_failures(comparison)

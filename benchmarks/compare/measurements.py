@@ -12,6 +12,10 @@ from benchmarks.stack import tell
 CONCURRENCY = (1, 64, 256)
 KINDS = ("stream", "json")
 PLATFORM, PER_CORE = "platform", "platform, a process per core"
+# Connections of the closed loops that show the rate below a limit of latency.
+LADDER = (1, 2, 4, 8, 16, 32, 64, 128)
+# The largest limit of the table: a server above it is not measured with more connections.
+LADDER_P99_MS = 100.0
 # A cell that takes longer than this at a slow server is measured in the first round only: at most 12 minutes in all.
 PATIENCE_SECONDS = 12.0
 
@@ -35,13 +39,14 @@ class Contender:
 
 @dataclass(frozen=True, kw_only=True)
 class Durations:
-    """Seconds of a measurement and of the load before it."""
+    """Seconds of a measurement of a cell and of a step of the ladder, and of the load before each."""
 
     window: float = 2.0
+    step: float = 1.0
     warm_up: float = 0.5
 
 
-SMOKE = Durations(window=0.3, warm_up=0.1)
+SMOKE = Durations(window=0.3, step=0.3, warm_up=0.1)
 
 
 @dataclass(kw_only=True)
@@ -51,6 +56,7 @@ class Comparison:
     contenders: Sequence[Contender]
     durations: Durations
     rounds: dict[tuple[str, int, str], list[Measurement]] = field(default_factory=lambda: defaultdict(list))
+    ladder: list[dict[str, Any]] = field(default_factory=list)
     completed: int = 0
 
     def warm_up(self) -> None:
@@ -70,6 +76,22 @@ class Comparison:
             tell(f"{title}: {kind} at {connections}")
             for contender in self.contenders:
                 self._measure_cell(contender, kind, connections)
+
+    def climb(self, steps: Sequence[int]) -> None:
+        """Measure all servers with more and more connections, each until its p99 exceeds the largest limit."""
+        for kind in KINDS:
+            climbing = list(self.contenders)
+            for connections in steps:
+                tell(f"ladder: {kind} at {connections}")
+                pace = Pace(connections=connections, seconds=self.durations.step, warm_up=self.durations.warm_up)
+                for contender in list(climbing):
+                    measured = self._measure(contender, kind, pace)
+                    p99 = measured.total_ms.p99 if measured.total_ms else None
+                    step = {"kind": kind, "connections": connections, "server": contender.target.name}
+                    figures = {"per_second": measured.per_second, "p99_ms": p99, "failed": measured.failed}
+                    self.ladder.append({**step, **figures})
+                    if p99 is None or p99 > LADDER_P99_MS:
+                        climbing.remove(contender)
 
     def _measure_cell(self, contender: Contender, kind: str, connections: int) -> None:
         cell = self.rounds[kind, connections, contender.target.name]
@@ -108,3 +130,15 @@ def figure(content: Mapping[str, Any], kind: str, connections: int, server: str,
                 value = value[name] if value else None
             return None if value is None else float(value)
     return None
+
+
+def rate_under(content: Mapping[str, Any], kind: str, server: str, *, p99_ms: float) -> float | None:
+    """Return the highest rate of the ladder's steps without failures whose p99 is below a limit, or None."""
+    rates = [
+        float(step["per_second"])
+        for step in content["ladder"]
+        if (step["kind"], step["server"], step["failed"]) == (kind, server, 0)
+        and step["p99_ms"] is not None
+        and step["p99_ms"] < p99_ms
+    ]
+    return max(rates, default=None)

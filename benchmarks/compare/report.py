@@ -5,13 +5,14 @@ from functools import partial
 from typing import Any
 
 from benchmarks import published
-from benchmarks.compare.measurements import PER_CORE, PLATFORM, figure
+from benchmarks.compare.measurements import KINDS, PER_CORE, PLATFORM, figure, rate_under
 
 TITLES = {
     "proxy": "bare pass-through, nothing parsed or stored",
     PLATFORM: "**this platform**",
     PER_CORE: "**this platform**, a process per core",
 }
+P99_LIMITS_MS = (1, 5, 10, 50, 100)
 
 
 def servers(content: Mapping[str, Any]) -> list[str]:
@@ -58,7 +59,7 @@ def _conditions(content: Mapping[str, Any]) -> str:
 
 
 def detailed(content: Mapping[str, Any]) -> str:
-    """Return tables of both kinds with all latencies."""
+    """Return tables of both kinds with all latencies, and of the ladder."""
     parts = []
     for kind, title in (("stream", "Streams"), ("json", "JSON")):
         rows = []
@@ -85,11 +86,33 @@ def detailed(content: Mapping[str, Any]) -> str:
             "failed",
         ]
         parts.append(published.table(head, rows))
+    # Results of earlier versions have none.
+    if "ladder" in content:
+        parts.append(_ladder(content))
     return "\n\n".join([*parts, _conditions(content)])
 
 
 def _connections(content: Mapping[str, Any], kind: str) -> list[int]:
     return list(dict.fromkeys(result["connections"] for result in content["results"] if result["kind"] == kind))
+
+
+def _ladder(content: Mapping[str, Any]) -> str:
+    rows = [
+        [_title(content, server)]
+        + [
+            published.number(rate_under(content, kind, server, p99_ms=limit))
+            for kind in KINDS
+            for limit in P99_LIMITS_MS
+        ]
+        for server in servers(content)
+    ]
+    limits = [f"{limit} ms" for limit in P99_LIMITS_MS]
+    head = [
+        "Requests per second while p99 is under",
+        *(f"streams: {limits[0]}", *limits[1:]),
+        *(f"JSON: {limits[0]}", *limits[1:]),
+    ]
+    return published.table(head, rows)
 
 
 VIEWS = {"summary": summary, "detailed": detailed}

@@ -1,4 +1,4 @@
-"""The comparison with other servers: its interpreters."""
+"""The comparison with other servers: its interpreters and the ladder."""
 
 import sys
 from pathlib import Path
@@ -11,6 +11,7 @@ from benchmarks.compare.measurements import (
     KINDS,
     PER_CORE,
     PLATFORM,
+    rate_under,
 )
 from core.interpreter import Interpreter
 
@@ -36,6 +37,11 @@ def cell(kind: str, connections: int, server: str, *, rate: float) -> dict[str, 
     return {"kind": kind, "connections": connections, "server": server, "per_second": rate, **spreads, **cost}
 
 
+def step(connections: int, server: str, *, rate: float, p99: float | None, failed: int = 0) -> dict[str, Any]:
+    loop = {"kind": "stream", "connections": connections, "server": server}
+    return {**loop, "per_second": rate, "p99_ms": p99, "failed": failed}
+
+
 def comparison(**rates: float) -> dict[str, Any]:
     """Return the content of a comparison with the given rates instead of the usual ones."""
     loads = [(kind, connections) for kind in KINDS for connections in CONCURRENCY]
@@ -43,6 +49,12 @@ def comparison(**rates: float) -> dict[str, Any]:
         cell(kind, connections, server, rate=rate)
         for kind, connections in loads
         for server, rate in {**RATES, **rates}.items()
+    ]
+    ladder = [
+        step(1, PLATFORM, rate=100.0, p99=4.0),
+        step(2, PLATFORM, rate=180.0, p99=9.9),
+        step(4, PLATFORM, rate=170.0, p99=40.0),
+        step(8, PLATFORM, rate=190.0, p99=101.0),
     ]
     return {
         "conditions": {
@@ -57,6 +69,7 @@ def comparison(**rates: float) -> dict[str, Any]:
         "rounds": 3,
         "not_stored": 0,
         "results": cells,
+        "ladder": ladder,
     }
 
 
@@ -88,7 +101,26 @@ def test_an_interpreter_describes_itself(tmp_path: Path) -> None:
     assert interpreters.own() in interpreters.found()
 
 
+# -- loads -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_rate_under_a_limit_is_the_highest_of_the_steps_below_it() -> None:
+    content = comparison()
+    rates = [rate_under(content, "stream", PLATFORM, p99_ms=limit) for limit in (1, 5, 10, 50, 100)]
+    assert rates == [None, 100.0, 180.0, 180.0, 180.0]
+
+
+def test_steps_with_failures_or_without_samples_do_not_count() -> None:
+    steps = [step(1, PLATFORM, rate=10.0, p99=None), step(2, PLATFORM, rate=20.0, p99=1.0, failed=1)]
+    assert rate_under({"ladder": steps}, "stream", PLATFORM, p99_ms=100) is None
+
+
 # -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_ladder_has_a_table() -> None:
+    text = report.detailed(comparison())
+    assert "| **this platform** | – | 100 | 180 | 180 | 180 | – | – | – | – | – |" in text
 
 
 def test_the_conditions_name_the_interpreters() -> None:
@@ -98,9 +130,10 @@ def test_the_conditions_name_the_interpreters() -> None:
     assert "OGX runs on CPython 3.12.1, built without profile-guided optimisation." in text
 
 
-def test_a_result_that_names_no_build_is_rendered() -> None:
+def test_a_result_without_a_ladder_is_rendered() -> None:
     content = comparison()
-    old = {name: content[name] for name in content if name != "interpreters"}
+    old = {name: content[name] for name in content if name not in {"ladder", "interpreters"}}
     old["conditions"] = {name: value for name, value in content["conditions"].items() if name != "interpreter"}
     text = report.detailed(old)
     assert "Python 3.11.2, 2026-11-30" in text
+    assert "Requests per second while" not in text
