@@ -64,6 +64,8 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
         rounds = 1 if options.smoke else options.rounds
         comparison.measure(rounds=rounds, concurrency=(1, 8) if options.smoke else options.concurrency)
         comparison.climb(LADDER[:2] if options.smoke else LADDER)
+        # Last, because each response adds 200 KB to the databases.
+        comparison.measure_large_prompts(rounds=rounds)
         with psycopg.connect(stack.admin) as database:
             query = "SELECT count(*) FROM responses_response WHERE status = 'completed'"
             stored = (database.execute(query).fetchone() or (0,))[0]

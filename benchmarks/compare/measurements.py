@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.compare.large_prompt import large_prompt
 from benchmarks.load import Measurement, Pace, Target, measure
 from benchmarks.matrix import PROMPT
 from benchmarks.stack import tell
@@ -12,6 +13,8 @@ from benchmarks.stack import tell
 CONCURRENCY = (1, 64, 256)
 KINDS = ("stream", "json")
 PLATFORM, PER_CORE = "platform", "platform, a process per core"
+# Prompts of 50,000 tokens, as of coding agents, answered as a stream.
+LARGE, LARGE_CONCURRENCY = "large prompt", (1, 16)
 # Connections of the closed loops that show the rate below a limit of latency.
 LADDER = (1, 2, 4, 8, 16, 32, 64, 128)
 # The largest limit of the table: a server above it is not measured with more connections.
@@ -29,12 +32,12 @@ class Contender:
 
     def body(self, kind: str) -> dict[str, Any]:
         """Return the request of a cell."""
-        stream = kind == "stream"
+        prompt, stream = large_prompt() if kind == LARGE else PROMPT, kind != "json"
         body = {"model": self.model, "stream": stream}
         if self.target.api == "responses":
-            return {**body, "input": PROMPT}
+            return {**body, "input": prompt}
         options = {"stream_options": {"include_usage": True}} if stream else {}
-        return {**body, "messages": [{"role": "user", "content": PROMPT}], **options}
+        return {**body, "messages": [{"role": "user", "content": prompt}], **options}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +73,11 @@ class Comparison:
         for number in range(1, rounds + 1):
             for kind in KINDS:
                 self._measure_round(f"round {number} of {rounds}", kind, concurrency)
+
+    def measure_large_prompts(self, *, rounds: int) -> None:
+        """Measure the cells of large prompts in rounds."""
+        for number in range(1, rounds + 1):
+            self._measure_round(f"round {number} of {rounds}", LARGE, LARGE_CONCURRENCY)
 
     def _measure_round(self, title: str, kind: str, concurrency: Sequence[int]) -> None:
         for connections in concurrency:

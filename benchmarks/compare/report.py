@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks import published
-from benchmarks.compare.measurements import KINDS, PER_CORE, PLATFORM, figure, rate_under
+from benchmarks.compare.measurements import KINDS, LARGE, PER_CORE, PLATFORM, figure, rate_under
 
 TITLES = {
     "proxy": "bare pass-through, nothing parsed or stored",
@@ -59,7 +59,7 @@ def _conditions(content: Mapping[str, Any]) -> str:
 
 
 def detailed(content: Mapping[str, Any]) -> str:
-    """Return tables of both kinds with all latencies, and of the ladder."""
+    """Return tables of both kinds with all latencies, of the ladder and of large prompts."""
     parts = []
     for kind, title in (("stream", "Streams"), ("json", "JSON")):
         rows = []
@@ -86,9 +86,11 @@ def detailed(content: Mapping[str, Any]) -> str:
             "failed",
         ]
         parts.append(published.table(head, rows))
-    # Results of earlier versions have none.
+    # Results of earlier versions have neither.
     if "ladder" in content:
         parts.append(_ladder(content))
+    if _connections(content, LARGE):
+        parts.append(_large_prompts(content))
     return "\n\n".join([*parts, _conditions(content)])
 
 
@@ -112,6 +114,18 @@ def _ladder(content: Mapping[str, Any]) -> str:
         *(f"streams: {limits[0]}", *limits[1:]),
         *(f"JSON: {limits[0]}", *limits[1:]),
     ]
+    return published.table(head, rows)
+
+
+def _large_prompts(content: Mapping[str, Any]) -> str:
+    rows = []
+    for connections in _connections(content, LARGE):
+        for server in servers(content):
+            cell = partial(figure, content, LARGE, connections, server)
+            cpu_ms = cell("cpu_ms_per_request")
+            figures = (cell("per_second"), 1000 / cpu_ms if cpu_ms else None, cell("first_event_ms", "p50"))
+            rows.append([str(connections), _title(content, server), *map(published.number, figures)])
+    head = ["connections", "Prompts of 200 KB: server", "per second", "per second and core", "first event p50"]
     return published.table(head, rows)
 
 

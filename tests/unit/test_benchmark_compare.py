@@ -1,4 +1,4 @@
-"""The comparison with other servers: its interpreters and the ladder."""
+"""The comparison with other servers: its interpreters, the ladder and large prompts."""
 
 import sys
 from pathlib import Path
@@ -6,13 +6,18 @@ from typing import Any
 
 from benchmarks.compare import interpreters, report
 from benchmarks.compare.interpreters import Python
+from benchmarks.compare.large_prompt import SIZE, large_prompt
 from benchmarks.compare.measurements import (
     CONCURRENCY,
     KINDS,
+    LARGE,
+    LARGE_CONCURRENCY,
     PER_CORE,
     PLATFORM,
+    Contender,
     rate_under,
 )
+from benchmarks.load import Target
 from core.interpreter import Interpreter
 
 # Requests per second; all have a CPU time of 1 ms per request.
@@ -45,6 +50,7 @@ def step(connections: int, server: str, *, rate: float, p99: float | None, faile
 def comparison(**rates: float) -> dict[str, Any]:
     """Return the content of a comparison with the given rates instead of the usual ones."""
     loads = [(kind, connections) for kind in KINDS for connections in CONCURRENCY]
+    loads += [(LARGE, connections) for connections in LARGE_CONCURRENCY]
     cells = [
         cell(kind, connections, server, rate=rate)
         for kind, connections in loads
@@ -104,6 +110,13 @@ def test_an_interpreter_describes_itself(tmp_path: Path) -> None:
 # -- loads -------------------------------------------------------------------------------------------------------------
 
 
+def test_a_large_prompt_is_sent_as_a_stream_of_different_words() -> None:
+    target = Target(name="platform", url="http://127.0.0.1", pid=1, api="responses", headers={})
+    body = Contender(target=target, model="mock").body(LARGE)
+    assert (len(body["input"].encode()), body["stream"]) == (SIZE, True)
+    assert len(set(large_prompt().split())) > 250
+
+
 def test_the_rate_under_a_limit_is_the_highest_of_the_steps_below_it() -> None:
     content = comparison()
     rates = [rate_under(content, "stream", PLATFORM, p99_ms=limit) for limit in (1, 5, 10, 50, 100)]
@@ -118,9 +131,10 @@ def test_steps_with_failures_or_without_samples_do_not_count() -> None:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_ladder_has_a_table() -> None:
+def test_the_ladder_and_large_prompts_have_tables() -> None:
     text = report.detailed(comparison())
     assert "| **this platform** | – | 100 | 180 | 180 | 180 | – | – | – | – | – |" in text
+    assert "| 16 | **this platform**, a process per core | 400 | 2,000 | 1.50 |" in text
 
 
 def test_the_conditions_name_the_interpreters() -> None:
@@ -130,10 +144,12 @@ def test_the_conditions_name_the_interpreters() -> None:
     assert "OGX runs on CPython 3.12.1, built without profile-guided optimisation." in text
 
 
-def test_a_result_without_a_ladder_is_rendered() -> None:
+def test_a_result_without_the_newer_loads_is_rendered() -> None:
     content = comparison()
     old = {name: content[name] for name in content if name not in {"ladder", "interpreters"}}
+    old["results"] = [result for result in content["results"] if result["kind"] != LARGE]
     old["conditions"] = {name: value for name, value in content["conditions"].items() if name != "interpreter"}
     text = report.detailed(old)
     assert "Python 3.11.2, 2026-11-30" in text
     assert "Requests per second while" not in text
+    assert "200 KB" not in text
