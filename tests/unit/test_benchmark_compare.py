@@ -1,10 +1,12 @@
-"""The comparison with other servers: its interpreters, the ladder and large prompts."""
+"""The comparison with other servers: its interpreters, the ladder, large prompts and the limits."""
 
 import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compare import interpreters, report
+import pytest
+
+from benchmarks.compare import interpreters, limits, report
 from benchmarks.compare.interpreters import Python
 from benchmarks.compare.large_prompt import SIZE, large_prompt
 from benchmarks.compare.measurements import (
@@ -56,6 +58,10 @@ def comparison(**rates: float) -> dict[str, Any]:
         for kind, connections in loads
         for server, rate in {**RATES, **rates}.items()
     ]
+    # JSON may take a tenth more than agentic-api's CPU, streams only three quarters.
+    for result in cells:
+        if result["server"] == "agentic-api":
+            result["cpu_ms_per_request"] = 0.7 if result["kind"] == "stream" else 0.46
     ladder = [
         step(1, PLATFORM, rate=100.0, p99=4.0),
         step(2, PLATFORM, rate=180.0, p99=9.9),
@@ -77,6 +83,10 @@ def comparison(**rates: float) -> dict[str, Any]:
         "results": cells,
         "ladder": ladder,
     }
+
+
+def missed(content: dict[str, Any]) -> list[str]:
+    return [floor.name for floor in limits.floors(content, speed=True) if not floor.holds]
 
 
 # -- interpreters ------------------------------------------------------------------------------------------------------
@@ -153,3 +163,38 @@ def test_a_result_without_the_newer_loads_is_rendered() -> None:
     assert "Python 3.11.2, 2026-11-30" in text
     assert "Requests per second while" not in text
     assert "200 KB" not in text
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+SLOWER_STREAMS = "stream at 64: pass-through ÷ platform"
+SLOWER_JSON = "json at 64: pass-through ÷ platform"
+PER_CORE_NAMES = [f"{kind} at 64: agentic-api ÷ a process per core" for kind in KINDS]
+
+
+@pytest.mark.parametrize(
+    ("rates", "names"),
+    [
+        ({}, []),
+        ({PLATFORM: 199.0}, [SLOWER_STREAMS]),
+        ({PLATFORM: 166.0}, [SLOWER_STREAMS, SLOWER_JSON]),
+        ({PER_CORE: 299.0}, PER_CORE_NAMES),
+    ],
+)
+def test_rates_below_those_of_others_are_missed(rates: dict[str, float], names: list[str]) -> None:
+    assert missed(comparison(**rates)) == names
+
+
+def test_a_limit_relative_to_a_missing_server_is_not_measured() -> None:
+    content = comparison()
+    content["results"] = [result for result in content["results"] if result["server"] != "agentic-api"]
+    unmeasured = [floor for floor in limits.floors(content, speed=True) if floor.figure is None]
+    assert [floor.name for floor in unmeasured if "agentic-api" in floor.name] == missed(content)
+    assert len(unmeasured) == 5
+
+
+def test_failures_of_both_deployments_count() -> None:
+    content = comparison()
+    for result in content["results"]:
+        result["failed"] = int(result["server"] in {PER_CORE, "agentic-api"})
+    assert missed(content) == ["failed requests of the platform"]
