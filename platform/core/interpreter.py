@@ -28,7 +28,7 @@ class Interpreter:
 
     @property
     def is_slow(self) -> bool:
-        """Whether the build is known to lack profile-guided optimisation."""
+        """True if the build is known to lack profile-guided optimisation."""
         return self.is_profile_guided is False
 
     def describe(self) -> str:
