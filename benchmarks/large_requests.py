@@ -52,6 +52,12 @@ def _schema(width: int, depth: int) -> dict[str, Any]:
 
 def requests() -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Yield the large requests: name, path and body of each."""
+    # These are below the size from which text is worked on in a thread.
+    yield "0.2 MB of text", "/responses", {"input": _text(_SENTENCE, 200_000)}
+    yield "0.5 MB of text", "/responses", {"input": _text(_SENTENCE, 500_000)}
+    yield "0.5 MB of escaped Cyrillic text", "/responses", {"input": _text(_LINE, 400_000)}
+    small = {"type": "input_image", "image_url": _image(500_000)}
+    yield "0.5 MB image", "/responses", {"input": [{"role": "user", "content": [small]}]}
     prose, code = _text(_SENTENCE, 9_000_000), _text(_LINE, 9_000_000)
     yield "9 MB of text", "/responses", {"input": prose}
     yield "9 MB of escaped Cyrillic text", "/responses", {"input": code}

@@ -22,7 +22,8 @@ from core.errors import (
 )
 from core.http.socket_messages import BUSY, Reservation, budget
 from core.http.validation import json_type
-from core.json.large_work import note_size
+from core.json import large_work
+from core.json.large_work import Weight
 from responses.requests.context import UnstoredResponse
 
 # OpenAI's limits for streams and for responses that run at the same time on a connection.
@@ -35,10 +36,14 @@ _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 @dataclass(slots=True, kw_only=True)
 class QueuedRequest:
-    """Parameters of a `response.create` event, with their `size` in bytes and their reservation of memory."""
+    """Parameters of a `response.create` event, with their `size` in bytes and their reservation of memory.
+
+    `weight`: that of the work on them.
+    """
 
     values: dict[str, Any]
     size: int
+    weight: Weight
     reservation: Reservation | None = None
 
     def release(self) -> None:
@@ -149,7 +154,7 @@ class SocketStreams:
                     return
                 request = stream.waiting.popleft()
                 self._count(request, -1)
-                note_size(request.size)
+                large_work.note(request.weight)
                 try:
                     await self._serve(stream, request)
                 finally:

@@ -45,7 +45,7 @@ from core.http.rendering import as_api_error
 from core.http.socket_messages import RESERVATION, SENDER, Reservation
 from core.http.validation import json_type, parse_json
 from core.ids import new_id
-from core.json.large_work import note_size, off_loop
+from core.json.large_work import note_document, off_loop, weight
 from core.load.draining import draining
 from core.telemetry import metrics
 from limits.throttle import add_headers
@@ -194,13 +194,13 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         if text_data is None:
             raise InvalidType(None, expected="a text frame with a JSON object", got="a binary frame")
         raw = text_data.encode()
-        note_size(len(raw))
+        note_document(raw)
         event = await off_loop(partial(parse_json, raw))
         match event.pop("type", None):
             case "response.create":
                 stream_id = pop_stream_id(event)
                 try:
-                    request = QueuedRequest(values=event, size=len(raw), reservation=reservation)
+                    request = QueuedRequest(values=event, size=len(raw), weight=weight(), reservation=reservation)
                     self._streams.enqueue(stream_id, request, self.scope[SENDER])
                 except ApiError as error:
                     await self._sender.send_error(error, stream_id)

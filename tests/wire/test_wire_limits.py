@@ -368,8 +368,8 @@ def _send_without_reading(peer: RawConnection, *, pieces: int) -> None:
 
 @pytest.mark.nightly
 def test_thousands_of_requests_in_one_piece_take_no_memory(server: WebProcess) -> None:
-    # The first ones enlarge the heap of a new process, which keeps it: by up to 10 MB for the 2,000 requests of a piece,
-    # and how many pieces are read at the same time depends on the machine. More pieces must not take more.
+    # The first ones enlarge the heap of a new process, which keeps it: by up to 10 MB for the 2,000 requests of a
+    # piece, and how many pieces are read at the same time depends on the machine. More pieces must not take more.
     flood(server, connections=8, pieces=60)
     with MemoryMeter(server.pid) as memory:
         flood(server, connections=8, pieces=200)

@@ -6,7 +6,7 @@ event loop, synchronous ones in the threads that keep database connections.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from io import SEEK_END, BytesIO
@@ -27,7 +27,7 @@ from core.http import response_headers
 from core.http.endpoints import endpoint_in
 from core.http.rendering import as_api_error, error_response
 from core.ids import new_id
-from core.json.large_work import is_large, join_pieces, note_size, off_loop
+from core.json.large_work import HUGE_BYTES, in_thread, join_pieces, note_document, note_size
 from core.load.draining import ConnectionCut, draining
 from core.origin import origin_of, use_origin
 from core.telemetry import metrics, tracing
@@ -275,8 +275,9 @@ async def _read_body(scope: Scope, receive: Receive) -> bytes:
                 note_size(spooled.seek(0, SEEK_END))
                 spooled.seek(0)
                 return await asyncio.to_thread(spooled.read)
-    note_size(size)
-    return await off_loop(partial(_joined, chunks))
+    body = b"".join(chunks) if size < HUGE_BYTES else await in_thread(partial(join_pieces, chunks, size=size))
+    note_document(body)
+    return body
 
 
 async def _spooled(pieces: AsyncIterator[bytes], *, first: bytes = b"") -> IO[bytes]:
@@ -293,10 +294,6 @@ async def _spooled(pieces: AsyncIterator[bytes], *, first: bytes = b"") -> IO[by
             upload.close()
         raise
     return upload
-
-
-def _joined(chunks: Sequence[bytes]) -> bytes:
-    return join_pieces(chunks, size=sum(map(len, chunks))) if is_large() else b"".join(chunks)
 
 
 async def _body_chunks(receive: Receive) -> AsyncIterator[bytes]:

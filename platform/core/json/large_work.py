@@ -1,8 +1,8 @@
 """Work on large requests, which runs in a thread so that the event loop keeps serving other requests.
 
 Most functions between the body and the upstream take microseconds for an ordinary request, and up to half a second for
-9 MB of text or 2,000 items. `note_size` marks a request as large; from then on, every call that the request passes to
-`off_loop` runs in the thread.
+9 MB of text or 2,000 items. `note_size` and `note_document` mark a request as large; from then on, every call that the
+request passes to `off_loop` runs in the thread.
 """
 
 import asyncio
@@ -14,12 +14,17 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
+from enum import IntEnum
 from io import BytesIO
 from typing import TypeVar
 
 Result = TypeVar("Result")
-# Validation of 128 KiB takes up to 5 ms. A thread costs 0.1 ms.
+# Validation of 128 KiB takes up to 5 ms if they are thousands of values, and 0.1 ms if they are one text. A request has
+# a dozen calls, each of which takes 0.1 ms more in the thread, and all requests wait for the same thread.
 LARGE_BYTES = 128 * 1024
+HUGE_BYTES = 512 * 1024
+# So many commas are in 128 KiB of short messages. English text has fifteen in a KiB.
+_MANY_COMMAS = 8_000
 # With Python's default, the event loop waits 5 ms for the interpreter lock after each of its system calls while the
 # thread works: deltas of 50 paced streams were up to 140 ms late beside 9 MB of text. Beside a thread that is always
 # busy, on two loaded cores, a timer of the event loop is 12.6 ms late at the median with 5 ms, 3.2 ms with 0.5 ms and
@@ -32,19 +37,50 @@ _GC_OBJECTS = 5_000
 _LONGEST_PAUSE = 0.015
 # One thread: several would share one interpreter lock, and hold the objects of several bodies at once.
 _THREAD = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large-requests")
-_is_large: ContextVar[bool] = ContextVar("_is_large", default=False)
+
+
+class Weight(IntEnum):
+    """Weight of a request."""
+
+    USUAL = 0
+    LONG = 1
+    """Its text is long, but has little structure: work on it is short, only its storage takes time."""
+    LARGE = 2
+
+
+_weight: ContextVar[Weight] = ContextVar("_weight", default=Weight.USUAL)
+
+
+def note(weight: Weight) -> None:
+    """Note the weight of the current request, and of the tasks that it starts."""
+    # Each copy of a context in which the variable was set takes 4 KB more, and a stream has several.
+    if weight != _weight.get():
+        _weight.set(weight)
 
 
 def note_size(size: int) -> None:
-    """Note the size of the current request or of its context, in bytes; tasks that it starts inherit the note."""
-    # Each copy of a context in which the variable was set takes 4 KB more, and a stream has several.
-    if (large := size >= LARGE_BYTES) != _is_large.get():
-        _is_large.set(large)
+    """Note the weight of a request, or of its context, by its size in bytes."""
+    note(Weight.LARGE if size >= LARGE_BYTES else Weight.USUAL)
+
+
+def note_document(document: bytes) -> None:
+    """Note the weight of a request whose body is this JSON.
+
+    Text without much structure, such as a prompt of 50,000 tokens, is large only from 512 KiB on.
+    """
+    size = len(document)
+    is_flat = size < HUGE_BYTES and document.count(b",") < _MANY_COMMAS
+    note(Weight.USUAL if size < LARGE_BYTES else Weight.LONG if is_flat else Weight.LARGE)
+
+
+def weight() -> Weight:
+    """Return the weight of the current request."""
+    return _weight.get()
 
 
 def is_large() -> bool:
     """Return true if the current request was noted as large."""
-    return _is_large.get()
+    return _weight.get() is Weight.LARGE
 
 
 async def off_loop(call: Callable[[], Result]) -> Result:
@@ -52,7 +88,7 @@ async def off_loop(call: Callable[[], Result]) -> Result:
 
     The call must neither query the database nor wait for anything.
     """
-    return await in_thread(call) if _is_large.get() else call()
+    return await in_thread(call) if _weight.get() is Weight.LARGE else call()
 
 
 async def in_thread(call: Callable[[], Result]) -> Result:

@@ -22,8 +22,8 @@ _LISTED = _WHOLE + b"\0"
 _LISTED_ID = zlib.adler32(_LISTED).to_bytes(4, "big")
 # Level 6 takes 60 % longer for the listed log and saves another 40 bytes.
 _LEVEL = 3
-# The buffers are copied for each batch, 0.1 MB with these values, and in a busy process they are not in the cache of the
-# processor: with a memory level of 7 the two batches of a stream took 121 us, and 186 us with 9. Larger values save
+# The buffers are copied for each batch, 0.1 MB with these values, and in a busy process they are not in the cache of
+# the processor: with a memory level of 7 the two batches of a stream took 121 us, and 186 us with 9. Larger values save
 # nothing, because events resemble the events just before them.
 _WINDOW_BITS, _MEMORY_LEVEL = 14, 6
 # Fewer deltas are as small without a list.
