@@ -18,11 +18,13 @@ from tenants.directory.routes import (
     list_models,
     route_of,
     route_of_run,
+    run_route,
     upstream_of,
     upstreams,
     wildcard,
 )
 from tenants.directory.runs import look_up_runs
+from tenants.directory.target_choice import with_affinity
 from tenants.directory.team_settings import (
     GuardrailSettings,
     SearchEngineSettings,
@@ -57,6 +59,7 @@ __all__ = [
     "principal_of_run",
     "route_of",
     "route_of_run",
+    "run_route",
     "search_engine",
     "subject_limits",
     "summary_model",
@@ -64,4 +67,5 @@ __all__ = [
     "upstream_of",
     "upstreams",
     "wildcard",
+    "with_affinity",
 ]

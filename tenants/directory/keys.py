@@ -29,7 +29,7 @@ from core.errors import (
 from core.origin import origin
 from tenants import scope
 from tenants.directory.cache import MAX_ENTRIES, CachedLookup, Found
-from tenants.directory.routes import private_names
+from tenants.directory.routes import SERVED_NAMES, private_names, split_names
 from tenants.directory.team_settings import guardrails
 from tenants.models import (
     ADMIN_KEY_PREFIX,
@@ -71,7 +71,7 @@ def _key(digest: str) -> _Secret | None:
     at = time.monotonic()
     # Reads the key together with the data that every request of the team needs next. With 1,000 teams, hardly any
     # lookup is cached: with three transactions instead of one, 70 requests per second kept the database threads busy.
-    own_names = Model.objects.filter(teams=OuterRef("team_id"), enabled=True).values("name")
+    own_names = Model.objects.filter(teams=OuterRef("team_id"), enabled=True).values(served=SERVED_NAMES)
     keys = ApiKey.objects.select_related("team").annotate(
         own_names=ArraySubquery(own_names), has_guardrail=Exists(Guardrail.objects.filter(pk=OuterRef("team_id")))
     )
@@ -80,7 +80,7 @@ def _key(digest: str) -> _Secret | None:
         limits = limits_of([key]) if key is not None else {}
     if key is None:
         return None
-    private_names.remember(frozenset(key.own_names), key.team_id, at=at)
+    private_names.remember(split_names(key.own_names), key.team_id, at=at)
     if not key.has_guardrail:
         guardrails.remember(None, key.team_id, at=at)
     # Parsed here, once per lookup and not for each request.

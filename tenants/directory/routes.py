@@ -1,11 +1,12 @@
 """Routes: the upstream and its model behind a model name, for each team."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, cast
 
-from django.db.models import Q
+from django.db.models import F, Q, Value
+from django.db.models.functions import Concat
 from typing_extensions import override
 
 from core import clock
@@ -57,13 +58,32 @@ class UpstreamEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """The upstream, its model, the capabilities and the prices behind a public model name."""
+    """The upstream, its model, the capabilities and the prices behind a public model name: a target of requests.
+
+    `others` are further targets, in the order in which they are tried: other upstreams of the model, then those of its
+    fallback models, whose `model` is the name of the fallback model. Targets with the same `group` share requests by
+    `weight`.
+    """
 
     model: str
     upstream_model: str
     upstream: UpstreamEndpoint
     capabilities: Capabilities = field(default_factory=Capabilities)
     prices: PriceList = UNKNOWN
+    group: int = 0
+    weight: int = 1
+    others: "tuple[Route, ...]" = ()
+
+    @property
+    def targets(self) -> "tuple[Route, ...]":
+        """All targets, beginning with this route."""
+        return (self, *self.others)
+
+    @staticmethod
+    def through(targets: "Sequence[Route]") -> "Route":
+        """Return the route through these targets, in this order."""
+        first, *others = targets
+        return replace(first, others=tuple(replace(target, others=()) for target in others))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,57 +104,101 @@ def visible_to(team_id: str) -> Q:
     return Q(teams__isnull=True) | Q(teams=team_id)
 
 
+SERVED_NAMES = Concat(F("name"), Value("\n"), F("fallback_for"))
+"""The names of the public models that a row serves, as one text (`split_names`)."""
+
+
+def split_names(texts: Iterable[str]) -> frozenset[str]:
+    """Return the names in values of `SERVED_NAMES`."""
+    return frozenset(name for text in texts for name in text.split("\n") if name)
+
+
 @CachedLookup
 def private_names(team_id: str) -> frozenset[str]:
-    """Return the names of the models that are restricted to some teams including this one."""
+    """Return the names of the models that rows restricted to some teams including this one serve."""
     with scope.every_team():
-        return frozenset(Model.objects.filter(teams=team_id, enabled=True).values_list("name", flat=True))
+        own = Model.objects.filter(teams=team_id, enabled=True)
+        return split_names(own.values_list(SERVED_NAMES, flat=True))
 
 
 @CachedLookup
 def _shared_route(name: str) -> Route | None:
     """Return the route of a name for all teams that have no restricted model of this name."""
-    return _best_route(name, Q(teams__isnull=True), for_team=Q(pk__isnull=True))
+    return _find_route(name, Q(teams__isnull=True), for_team=Q(pk__isnull=True))
 
 
 @CachedLookup
 def _own_route(team_id: str, name: str) -> Route | None:
-    return _best_route(name, visible_to(team_id), for_team=Q(teams=team_id))
+    return _find_route(name, visible_to(team_id), for_team=Q(teams=team_id))
 
 
-def _best_route(name: str, visible: Q, *, for_team: Q) -> Route | None:
+def _find_route(name: str, visible: Q, *, for_team: Q) -> Route | None:
+    # `*` is a wildcard route and not a name that clients may send.
+    if name == "*":
+        return None
     # Not `scope.team`: row-level security would hide the rows that restrict a model to other teams, and the model would
     # look as if every team could use it.
     with scope.every_team():
-        candidates = list(
-            Model.objects.filter(visible, name__in=[name, "*"], enabled=True)
+        fallbacks = Model.objects.filter(visible, fallback_for=name, enabled=True).exclude(name__in=[name, "*"])
+        rows = list(
+            Model.objects.filter(visible, Q(name__in=[name, "*"]) | Q(name__in=fallbacks.values("name")), enabled=True)
             .select_related("upstream")
             .annotate(for_team=for_team)
-            .order_by("created_at")
         )
-        # `*` is a wildcard route and not a name that clients may send.
-        if not candidates or name == "*":
+        targets = _ordered_targets(name, rows)
+        if not targets:
             return None
-        best = max(candidates, key=lambda m: (m.name == name, *_precedence(m)))
-        return build_route(best, name, best.upstream_model or name, price_lists([best]))
+        prices = price_lists([row for _, row in targets])
+        groups: dict[tuple[str, int, bool], int] = {}
+        routes = []
+        for model, row in targets:
+            group = groups.setdefault((model, row.priority, row.upstream.is_default), len(groups))
+            route = build_route(row, model, row.upstream_model or model, prices)
+            routes.append(route if len(targets) == 1 else replace(route, group=group, weight=row.weight))
+    return Route.through(routes) if len(routes) > 1 else routes[0]
 
 
-def _precedence(model: Any) -> tuple[bool, bool]:
-    # The team's models come before the models of every team, and the default upstream before others. Then the oldest
-    # model comes first, as max() returns the first of equals.
-    return bool(model.for_team), model.upstream.is_default
+def _ordered_targets(name: str, rows: Sequence[Any]) -> list[tuple[str, Any]]:
+    """Return the targets of a public model in the order in which they are tried, each with its public name."""
+    by_name: dict[str, list[Any]] = {}
+    for row in rows:
+        by_name.setdefault(row.name, []).append(row)
+    # The wildcard only serves names without a row of their own.
+    wildcards, own_rows = by_name.pop("*", []), by_name.pop(name, [])
+    primary = own_rows or wildcards
+    targets = [(name, row) for row in _usable(primary)]
+    # A request to a private upstream must not be repeated at a public one.
+    is_private = any(row.for_team for row in primary)
+    fallbacks = [
+        (model, usable)
+        for model, candidates in by_name.items()
+        if (usable := _usable([row for row in candidates if row.for_team or not is_private]))
+    ]
+    fallbacks.sort(key=lambda entry: _precedence(entry[1][0]))
+    return targets + [(model, row) for model, usable in fallbacks for row in usable]
+
+
+def _usable(rows: Sequence[Any]) -> list[Any]:
+    """Return the rows of a name that take new requests, ordered. If the team has rows of its own, only these."""
+    own = [row for row in rows if row.for_team]
+    return sorted((row for row in own or rows if row.weight), key=_precedence)
+
+
+def _precedence(row: Any) -> tuple[int, bool, datetime]:
+    # The default upstream comes before others of the same priority, and then the oldest row comes first.
+    return row.priority, not row.upstream.is_default, row.created_at
 
 
 @CachedLookup
 def wildcard(team_id: str) -> Wildcard | None:
     """Return the route of all model names without their own row, or None."""
-    # Not `scope.team`, for the same reason as in `_best_route`.
+    # Not `scope.team`, for the same reason as in `_find_route`.
     with scope.every_team():
         candidates = Model.objects.filter(visible_to(team_id), name="*", enabled=True).select_related("upstream")
-        candidates = candidates.defer("upstream__api_key").annotate(for_team=Q(teams=team_id)).order_by("created_at")
-        best = max(candidates, key=_precedence, default=None)
-        if best is None:
+        usable = _usable([*candidates.defer("upstream__api_key").annotate(for_team=Q(teams=team_id))])
+        if not usable:
             return None
+        best = usable[0]
         try:
             endpoint = upstream_of(best.upstream)
         except InvalidToken:
@@ -188,12 +252,19 @@ def build_route(best: Model, name: str, upstream_model: str, prices: Mapping[int
 
 
 async def aroute(caller: Principal, model: str) -> Route:
-    """Return the route of a model. Raises `ModelNotFound`, also for a model that the key may not use."""
+    """Return the route of a model with all of its targets. Only `with_affinity` distributes requests among them.
+
+    Raises `ModelNotFound`, also for a model that the key may not use.
+    """
     route = None
     if caller.may_use(model):
         own = await private_names.aget(caller.team_id)
         is_shared = own.isdisjoint((model, "*"))
         route = await (_shared_route.aget(model) if is_shared else _own_route.aget(caller.team_id, model))
+    if route is not None and (route.others or route.model != model):
+        # A fallback model needs the same permission as the model that it replaces.
+        allowed = [target for target in route.targets if caller.may_use(target.model)]
+        route = Route.through(allowed) if allowed else None
     if route is None:
         raise ModelNotFound(model)
     return route
@@ -213,7 +284,7 @@ def route_of_run(*, team_id: str, model: str, upstream_id: str, upstream_model: 
 @CachedLookup
 def run_route(team_id: str, model: str, upstream_id: str, upstream_model: str) -> Route | None:
     """Return the route with which a run was created, or None if the upstream no longer serves the model."""
-    # Not `scope.team`, for the same reason as in `_best_route`.
+    # Not `scope.team`, for the same reason as in `_find_route`.
     with scope.every_team():
         found = Model.objects.filter(visible_to(team_id), upstream=upstream_id, name__in=[model, "*"], enabled=True)
         best = max(found.select_related("upstream"), key=lambda row: row.name == model, default=None)

@@ -2,6 +2,7 @@
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
+from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator, RegexValidator
 from django.db import models
 from typing_extensions import override
@@ -266,7 +267,7 @@ class Upstream(models.Model):
     )
     api_key = EncryptedTextField(blank=True, default="", help_text="Encrypted at rest and never shown again.")
     is_default = models.BooleanField(
-        default=False, help_text="Preferred if several upstreams serve a model of the same name."
+        default=False, help_text="Preferred if several upstreams serve a model with the same priority."
     )
     created_at = models.DateTimeField(default=now, editable=False)
 
@@ -276,7 +277,10 @@ class Upstream(models.Model):
 
 
 class Model(CapabilityColumns):
-    """A public model name and the upstream that serves it. The name `*` stands for all names without their own row."""
+    """A public model name and an upstream that serves it. The name `*` stands for all names without their own row.
+
+    Rows with the same name are the targets of one public model.
+    """
 
     name = models.CharField(max_length=200, help_text="Name that clients use, or * for every other name.")
     upstream = models.ForeignKey(Upstream, on_delete=models.CASCADE, related_name="models")
@@ -287,6 +291,23 @@ class Model(CapabilityColumns):
         Team, through="ModelVisibility", blank=True, help_text="Teams that may use the model. Empty means every team."
     )
     enabled = models.BooleanField(default=True)
+    priority = models.SmallIntegerField(
+        default=0,
+        db_default=0,
+        help_text="If several upstreams serve the model, those with the lowest number are used first.",
+    )
+    weight = models.PositiveSmallIntegerField(
+        default=1,
+        db_default=1,
+        help_text="Share of the requests among upstreams of the same priority. With 0, it gets no new requests.",
+    )
+    fallback_for = models.CharField(
+        max_length=200,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Name of the model that this model replaces while all its upstreams fail.",
+    )
     created_at = models.DateTimeField(default=now, editable=False)
 
     class Meta:
@@ -295,6 +316,12 @@ class Model(CapabilityColumns):
     @override
     def __str__(self) -> str:
         return f"{self.name} → {self.upstream}"
+
+    @override
+    def clean(self) -> None:
+        """Check that a fallback model has a name of its own."""
+        if self.fallback_for and self.name in {"*", self.fallback_for}:
+            raise ValidationError({"fallback_for": "A model cannot be the fallback of itself, and * of no model."})
 
     def prices(self) -> PriceList:
         """Return the prices of the model, in the order of their creation. One query, unless they were prefetched."""
