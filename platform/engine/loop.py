@@ -372,6 +372,7 @@ class Run:
         )
         self._state.turn += 1
         self._state.usage += record.total_usage
+        self._state.note_target(result)
         self._service_tier = result.reported_tier
         return record
 
@@ -415,8 +416,12 @@ class Run:
     ) -> RunEnded:
         items = items or []
         self._state.output += items
+        parameters, model = self._context.parameters, self._state.model
+        if model and parameters.get("model", model) != model:
+            # A fallback model has answered.
+            parameters = {**parameters, "model": model}
         body = response_body(
-            self._context.parameters,
+            parameters,
             status=ending.status,
             output=self._state.bodies(),
             usage=self._state.final_usage,

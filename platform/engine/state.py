@@ -15,7 +15,7 @@ from engine.calls.outcomes import ToolResult
 from engine.compaction.items import CompactionCipher, CompactionPlan
 from engine.converter.segments import ReasoningCipher
 from engine.events.types import Body
-from engine.turn import Call, Sampling, Usage
+from engine.turn import Call, Sampling, TurnResult, Usage
 
 
 @record
@@ -160,6 +160,7 @@ class RunState:
     `compactions`: number of compaction passes; `compaction_tokens` is the number of tokens that they wrote.
     `lost_tokens`: number of output tokens of calls that were lost with their process and repeated by another one.
     `has_open_call`: another process will add its open call to the usage.
+    `model`: public name of the model that has answered, if it may differ from the requested name.
     """
 
     turn: int = 0
@@ -180,6 +181,12 @@ class RunState:
     compaction_failed: bool = False
     lost_tokens: int = 0
     has_open_call: bool = False
+    model: str = ""
+
+    def note_target(self, result: TurnResult) -> None:
+        """Note which model has answered a turn."""
+        if (target := result.answered_by) is not None:
+            self.model = target.model
 
     @property
     def final_usage(self) -> Usage | None:

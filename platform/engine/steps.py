@@ -15,7 +15,7 @@ from engine.calls.outcomes import RequireApproval, ToolResult
 from engine.events.response_body import Ending
 from engine.events.types import Body, Event
 from engine.state import DiscardedTurn, OutputItem, PendingCall
-from engine.turn import Call, Finish, TurnResult, Usage
+from engine.turn import Attempt, Call, Finish, TurnResult, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,12 @@ class TurnRecord:
 def lost_usage(result: TurnResult, *, input_tokens: Callable[[], int]) -> list[Usage]:
     """Return the usage of each request of a turn that failed before an answer began and was repeated."""
     # It is unknown whether the upstream has generated an answer, but it may have read the input.
-    return [
-        Usage(input_tokens=input_tokens(), estimated=True) if attempt.may_be_charged else Usage()
-        for attempt in result.lost_attempts
-    ]
+    return [attempt.usage or estimated_usage(attempt, input_tokens=input_tokens) for attempt in result.lost_attempts]
+
+
+def estimated_usage(attempt: Attempt, *, input_tokens: Callable[[], int]) -> Usage:
+    """Return an estimate of the usage of a request whose answer was not read; no usage if it is not charged."""
+    return Usage(input_tokens=input_tokens(), estimated=True) if attempt.may_be_charged else Usage()
 
 
 CallState = Literal["pending", "waiting", "asked", "refused"]

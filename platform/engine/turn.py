@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from conversations.items import StoredItem
 from core.errors import Failure
@@ -57,12 +57,25 @@ class Usage:
 _SUMMED = tuple(count.name for count in fields(Usage) if count.name not in {"estimated", "service_tier"})
 
 
+class Target(NamedTuple):
+    """One of several models of upstreams that can answer a request.
+
+    `model` is its public name, `upstream_model` the upstream's own name.
+    """
+
+    model: str
+    upstream_id: str
+    upstream_model: str
+
+
 @dataclass(slots=True, kw_only=True)
 class Attempt:
     """One HTTP request of an upstream call.
 
     `status` is None without an answer. `request_id` is the upstream's id of the request. `was_sent` is false if there
-    was no connection, so that the upstream has not received the request.
+    was no connection, so that the upstream has not received the request. `timed_out`: the upstream did not begin to
+    answer in time. `target` is None if there is only one. `usage` is the usage that the upstream has reported before
+    its answer failed and the request was sent to another target.
     """
 
     began: datetime
@@ -70,6 +83,9 @@ class Attempt:
     status: int | None = None
     request_id: str = ""
     was_sent: bool = True
+    timed_out: bool = False
+    target: Target | None = None
+    usage: Usage | None = None
 
     @property
     def may_be_charged(self) -> bool:
@@ -238,6 +254,16 @@ class TurnResult:
         if self.attempts is None:
             return self.failure is None
         return bool(self.attempts) and self.attempts[-1].may_be_charged
+
+    @property
+    def target(self) -> Target | None:
+        """The target of the last request. None if the model has only one target."""
+        return self.attempts[-1].target if self.attempts else None
+
+    @property
+    def answered_by(self) -> Target | None:
+        """The target whose answer the result is. None if the model has only one target, or if no target answered."""
+        return None if self.finish is Finish.ERROR and not self.items else self.target
 
     @property
     def lost_attempts(self) -> Sequence[Attempt]:

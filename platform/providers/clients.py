@@ -37,8 +37,9 @@ from core.redaction import redact
 from core.telemetry import metrics, tracing
 from engine import spans
 from engine.spans import FIRST_ATTEMPT, Activity
-from engine.turn import Attempt
+from engine.turn import Attempt, Target
 from providers.dialects import is_refused_limit, learn_limit, without_refused_limit
+from providers.failover import FailedRequest, NextStep, next_step
 from providers.first_answer import FirstAnswer
 from providers.http_client import (
     Answer,
@@ -154,6 +155,9 @@ class PostOptions:
     retries, so that their answer is streamed. Without `may_repeat`, a request that the upstream may charge for is not
     retried. `patience`: see `Retries`. `first_answer`: its wait ends when the upstream answers. The upstream continues
     the trace of `span`, by default of the current span.
+
+    `target` is set if the model has several targets. With `has_others`, further targets can be tried after this one, so
+    that a request is repeated at most once.
     """
 
     silent: bool = False
@@ -162,6 +166,8 @@ class PostOptions:
     patience: float | None = None
     first_answer: FirstAnswer | None = None
     span: Span | None = None
+    target: Target | None = None
+    has_others: bool = False
 
 
 _DEFAULT_OPTIONS = PostOptions()
@@ -191,9 +197,9 @@ async def post(
     is_renamed = False
     await retries.wait_for_others()
     for number in itertools.count(1):
-        name = FIRST_ATTEMPT if number == 1 else f"Request {number}"
-        attempt = Attempt(began=now())
+        attempt = Attempt(began=now(), target=options.target)
         attempts.append(attempt)
+        name = FIRST_ATTEMPT if len(attempts) == 1 else f"Request {len(attempts)}"
         sent = time.perf_counter()
         try:
             if isinstance(content, Form):
@@ -206,16 +212,23 @@ async def post(
             break
         except RequestFailed as error:
             _count_failed(error, upstream, seconds=time.perf_counter() - sent)
-            attempt.ended, attempt.was_sent = now(), error.was_sent
+            attempt.ended, attempt.was_sent, attempt.timed_out = now(), error.was_sent, isinstance(error, NoAnswer)
             if isinstance(error, ErrorStatus):
                 attempt.status, attempt.request_id = error.status, _request_id(route.upstream, error.headers)
-            spans.record(Activity.ATTEMPT, name, began=attempt.began, state="failed", note=_reason(error))
+            reason = _reason(error) if options.target is None else f"{upstream}: {_reason(error)}"
+            spans.record(Activity.ATTEMPT, name, began=attempt.began, state="failed", note=reason)
             if not is_renamed and (renamed := await _with_other_limit(route, content, error)) is not None:
                 content, is_renamed = renamed, True
                 continue
             failure = to_failure(error)
-            may_retry = _is_retryable(error, failure) and (options.may_repeat or not attempt.may_be_charged)
-            if not may_retry or not await retries.pause(failure):
+            may_repeat = options.may_repeat or not attempt.may_be_charged
+            if options.has_others:
+                retries.observe(failure)
+                failed = _failed_request(error, failure, is_repetition=number - is_renamed > 1, may_repeat=may_repeat)
+                may_repeat = next_step(failed) is NextStep.SAME_TARGET
+            elif may_repeat:
+                may_repeat = _is_retryable(error, failure)
+            if not may_repeat or not await retries.pause(failure):
                 raise UpstreamFailed(for_client(route, failure)) from error
         if options.retry_body is not None:
             content, silent = await off_loop(partial(large_json.dumps, await off_loop(options.retry_body))), False
@@ -224,6 +237,8 @@ async def post(
         options.first_answer.begin()
     with spans.span(Activity.ATTEMPT, name, began=attempt.began) as measured:
         measured.note = f"HTTP {answer.status} after {(now() - attempt.began).total_seconds():.2f} s"
+        if options.target is not None:
+            measured.note = f"{upstream}: {measured.note}"
         try:
             yield answer
         except UpstreamFailed as failed:
@@ -363,11 +378,28 @@ def from_sdk(error: openai.APIError | aiohttp.ClientError | TimeoutError) -> Req
 def _is_retryable(error: RequestFailed, failure: Failure) -> bool:
     # Timeouts are not retried, because the request has taken long already, and exhausted quotas are not retried either.
     if isinstance(error, ErrorStatus):
-        # OpenAI's servers say in this header whether a retry makes sense.
-        advice = error.headers.get("x-should-retry") or failure.headers.get("x-should-retry")
+        advice = _advice(error, failure)
         is_temporary = error.status >= httpx2.codes.INTERNAL_SERVER_ERROR or failure.status == _TOO_MANY
-        return advice == "true" or (advice != "false" and is_temporary)
+        return is_temporary if advice is None else advice
     return isinstance(error, Unreachable)
+
+
+def _advice(error: ErrorStatus, failure: Failure) -> bool | None:
+    """Return whether the upstream says that a retry makes sense; None if it does not say."""
+    # A header of OpenAI's servers.
+    text = error.headers.get("x-should-retry") or failure.headers.get("x-should-retry")
+    return {"true": True, "false": False}.get(text or "")
+
+
+def _failed_request(error: RequestFailed, failure: Failure, *, is_repetition: bool, may_repeat: bool) -> FailedRequest:
+    return FailedRequest(
+        failure=failure,
+        status=error.status if isinstance(error, ErrorStatus) else None,
+        has_timed_out=isinstance(error, NoAnswer),
+        is_repetition=is_repetition,
+        should_retry=_advice(error, failure) if isinstance(error, ErrorStatus) else None,
+        may_repeat=may_repeat,
+    )
 
 
 async def read_piece(answer: Answer) -> bytes:

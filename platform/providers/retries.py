@@ -50,15 +50,18 @@ class Retries:
 
     async def pause(self, failure: Failure) -> bool:
         """Wait before the next attempt, at least as long as the upstream asks for. Return False if this is too long."""
-        asked = _asked_seconds(failure)
-        if asked:
-            self._share(asked)
-        seconds = max(asked, self._next_pause())
+        seconds = max(self.observe(failure), self._next_pause())
         if seconds > self._deadline - time.monotonic():
             return False
         self._pauses += 1
         await self._sleep(seconds)
         return True
+
+    def observe(self, failure: Failure) -> float:
+        """Share the pause that the upstream asks for with other requests to the model. Return its seconds."""
+        if asked := asked_seconds(failure):
+            self._share(asked)
+        return asked
 
     async def _sleep(self, seconds: float) -> None:
         if self._first_answer is not None:
@@ -77,7 +80,13 @@ class Retries:
             _quiet_until.popitem(last=False)
 
 
-def _asked_seconds(failure: Failure) -> float:
+def quiet_seconds(route: Route) -> float:
+    """Return the seconds for which the upstream has asked to send no requests for this model."""
+    until = _quiet_until.get((route.upstream.id, route.upstream_model))
+    return 0.0 if until is None else until - time.monotonic()
+
+
+def asked_seconds(failure: Failure) -> float:
     """Return the seconds that an upstream asks to wait; 0 if it does not ask for a wait."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         text = failure.headers.get(name, "")

@@ -23,7 +23,7 @@ from engine.converter.base import TurnConverter
 from engine.converter.chat import ChatConverter
 from engine.converter.responses_api import ResponsesConverter
 from engine.events.types import Body, Event, OutputItemDone
-from engine.turn import Attempt, TurnRequest, TurnResult
+from engine.turn import Attempt, Target, TurnRequest, TurnResult
 from providers import chat_completions, responses_api
 from providers.answer_telemetry import answer_attributes
 from providers.clients import PostOptions, UpstreamFailed, for_client, post, read_piece
@@ -40,7 +40,7 @@ from tenants.directory import Route
 class UpstreamModel:
     """Implementation of `LanguageModel` for the upstream of a route. `patience`: see `Retries`.
 
-    The first answer to any of its turns ends the wait of `first_answer`.
+    The first answer to any of its turns ends the wait of `first_answer`. `target` and `has_others`: see `PostOptions`.
     """
 
     route: Route
@@ -48,6 +48,8 @@ class UpstreamModel:
     summarizer: ReasoningSummarizer | None = None
     patience: float | None = None
     first_answer: FirstAnswer | None = None
+    target: Target | None = None
+    has_others: bool = False
 
     def open(self, request: TurnRequest) -> "UpstreamTurn":
         """Start a turn. The request is sent when its events are iterated."""
@@ -55,9 +57,9 @@ class UpstreamModel:
 
 
 class UpstreamTurn:
-    """One upstream call. `attempts` are its HTTP requests so far."""
+    """One upstream call. `attempts` are its HTTP requests so far, by default none."""
 
-    def __init__(self, model: UpstreamModel, request: TurnRequest) -> None:
+    def __init__(self, model: UpstreamModel, request: TurnRequest, attempts: list[Attempt] | None = None) -> None:
         self._model = model
         self._route = route = model.route
         if not request.streamed and (route.capabilities.always_stream or long_answers.come_from(route)):
@@ -66,7 +68,7 @@ class UpstreamTurn:
         self._chat: tracing.ChatSpan | None = None
         # Events that have not been sent because a summary is being written.
         self._unsent: list[Event] = []
-        self.attempts: list[Attempt] = []
+        self.attempts: list[Attempt] = [] if attempts is None else attempts
         # The platform summarizes the reasoning of chat completions, and then hides the raw reasoning: clients would
         # show both. OpenAI returns summaries only, too.
         is_summarized = request.sampling.reasoning_summary is not None and not route.upstream.speaks_responses
@@ -149,6 +151,8 @@ class UpstreamTurn:
             patience=self._model.patience,
             first_answer=self._model.first_answer,
             span=None if self._chat is None else self._chat.span,
+            target=self._model.target,
+            has_others=self._model.has_others,
             silent=not request.streamed,
             retry_body=None if request.streamed else self._streamed_body(attachments),
         )

@@ -266,6 +266,7 @@ class Compactor:
         )
         state.turn += 1
         state.usage += record.total_usage
+        state.note_target(result)
         state.compactions += 1
         state.compaction_tokens += usage.output_tokens
         return record
