@@ -11,6 +11,7 @@ from engine.state import RunContext, RunState
 from engine.turn import TurnRequest
 from responses.lifecycle.resolve import ResolvedRequest
 from responses.moderation.checks import OutputChecks, start_checks
+from responses.runs import cost_bounds
 from responses.runs.reservations import RunReservation
 from responses.tools.registry import RunTools, create_tools
 
@@ -65,7 +66,8 @@ async def _reserve(resolved: ResolvedRequest) -> RunReservation | None:
     request = resolved.request
     if not request.principal.is_limited:
         return None
-    reservation = RunReservation(request.principal, resolved.identity, resolved.route.capabilities)
+    capabilities = cost_bounds.widest([target.capabilities for target in resolved.route.targets])
+    reservation = RunReservation(request.principal, resolved.identity, capabilities)
     if resolved.identity.background:
         await reservation.reserve_queue_place()
     else:

@@ -12,6 +12,7 @@ from core.errors import (
     ApiError,
     Failure,
     LimitsUnavailable,
+    ModelNotFound,
     PriceUnknown,
     RateLimited,
     RequestTooLargeForLimit,
@@ -25,9 +26,13 @@ from responses.lifecycle.run_factory import RunFactory
 from responses.lifecycle.stored_run import StoredRun
 from responses.models import Response
 from responses.moderation.checks import restore_checks
+from responses.requests import targets
+from responses.runs import cost_bounds
+from responses.runs.identity import RunIdentity
 from responses.runs.reservations import RunReservation
 from responses.runs.runner import AssembledRun
 from tenants import directory, scope
+from tenants.directory import Route
 from tenants.principal import Principal
 
 # The client of a handed-over run has at least this time to reconnect, whatever the grace period of its team is.
@@ -88,12 +93,7 @@ def load(claim: Claim, queued: QueuedRun | None = None) -> ClaimedRun | None:
     response, identity = stored.response, stored.identity
     try:
         principal = directory.principal_of_run(response.api_key_id)
-        route = directory.route_of_run(
-            team_id=response.team_id,
-            model=response.model,
-            upstream_id=response.upstream_id,
-            upstream_model=response.upstream_model,
-        )
+        route = _route(response, identity)
     except ApiError as error:
         # The key was revoked, or the model or its upstream was deleted while the response was queued. The run is loaded
         # again with the reservation of its place in the queue, which `queued` does not contain.
@@ -107,7 +107,10 @@ def load(claim: Claim, queued: QueuedRun | None = None) -> ClaimedRun | None:
     settled = stored.settle_losses()
     if settled is None:
         return None
-    reservation = RunReservation(principal, identity, route.capabilities) if principal.is_limited else None
+    reservation = None
+    if principal.is_limited:
+        capabilities = cost_bounds.widest([target.capabilities for target in route.targets])
+        reservation = RunReservation(principal, identity, capabilities)
     factory = RunFactory.for_route(
         route,
         identity,
@@ -124,6 +127,24 @@ def load(claim: Claim, queued: QueuedRun | None = None) -> ClaimedRun | None:
         reservation=reservation,
         grace_seconds=grace,
     )
+
+
+def _route(response: Response, identity: RunIdentity) -> Route:
+    """Return the route of a run, beginning with the target that has answered before.
+
+    Raises `ModelNotFound` if no upstream serves the model any more.
+    """
+    current = (response.model, response.upstream_id, response.upstream_model)
+    if not identity.targets:
+        model, upstream_id, upstream_model = current
+        return directory.route_of_run(
+            team_id=response.team_id, model=model, upstream_id=upstream_id, upstream_model=upstream_model
+        )
+    ordered = sorted((target for target, _ in identity.targets), key=lambda target: target != current)
+    found = [route for target in ordered if (route := directory.run_route(response.team_id, *target)) is not None]
+    if not found:
+        raise ModelNotFound(response.model)
+    return targets.with_one_form_of_files(Route.through(found))
 
 
 def _grace_seconds(response: Response, principal: Principal) -> float | None:

@@ -18,7 +18,7 @@ from responses.models import Mode
 from responses.requests import capabilities, prompts, tool_offer
 from responses.requests.context import UnstoredResponse
 from responses.requests.prepare import ContextSources, PreparedRequest, prepare
-from responses.runs.identity import RequestInfo, RunIdentity
+from responses.runs.identity import RequestInfo, RunIdentity, target_prices
 from responses.runs.runner import StreamFormat
 from responses.schema import CreateResponse
 from responses.tools.registry import without_unavailable_tools
@@ -100,15 +100,18 @@ async def resolve(request: NewRequest) -> ResolvedRequest:
     )
     with spans.span(spans.Activity.PREPARE, "Request", began=prepared.created_at):
         await tool_offer.check_grammars(prepared.body)
+        if route.others:
+            prepared = await off_loop(prepared.with_room)
         await off_loop(partial(capabilities.check_length, prepared.run_context))
         counts_input = request.stream_format is not None
         input_tokens = await off_loop(prepared.estimate_input_tokens) if counts_input else 0
+    route = prepared.route or route
     is_background = bool(body.background)
     identity = RunIdentity(
         response_id=request.response_id,
         team_id=principal.team_id,
         key_id=principal.key_id,
-        model=body.model,
+        model=route.model,
         upstream_id=route.upstream.id,
         upstream_model=route.upstream_model,
         request_id=info.request_id,
@@ -128,6 +131,7 @@ async def resolve(request: NewRequest) -> ResolvedRequest:
         batch=info.batch,
         # Stored for a worker that continues the trace. In this process, the task of the run inherits the trace.
         trace=tracing.headers() if is_background else {},
+        targets=target_prices(route, at=prepared.created_at) if route.others else (),
     )
     return ResolvedRequest(
         request=request,

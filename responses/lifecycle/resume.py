@@ -94,7 +94,7 @@ class QueuedRun:
 
     def load(self) -> StoredRun:
         """Return the run, without its place in the queue; call it in a database thread."""
-        response, state = self.response, RunState(queued=True)
+        response, state = self.response, RunState(queued=True, model=self.response.model)
         identity = RunIdentity.of(response, lease_token=response.lease_token)
         # The requests of most runs contain the whole context, so that nothing else must be read.
         reads = response.previous_response_id or response.history_id or response.conversation_id

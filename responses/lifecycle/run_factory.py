@@ -10,6 +10,7 @@ from engine.moderation import OutputCheck
 from engine.state import RunContext, RunState
 from engine.turn import LanguageModel, TurnRequest, TurnStream
 from providers.first_answer import FirstAnswer
+from providers.several_targets import FailoverModel
 from providers.upstream import UpstreamModel
 from responses.lifecycle.limited_model import LimitedModel
 from responses.passthrough.reasoning_summaries import TeamSummarizer
@@ -44,10 +45,12 @@ class RunFactory:
         first_answer: FirstAnswer | None = None,
         patience: float | None = None,
     ) -> "RunFactory":
-        """Return the factory of a run that calls the upstream of a route, with a reservation if limits apply."""
-        model: LanguageModel = UpstreamModel(
+        """Return the factory of a run that calls the upstreams of a route, with a reservation if limits apply."""
+        upstream = UpstreamModel(
             route, summarizer=TeamSummarizer(identity.account), first_answer=first_answer, patience=patience
         )
+        # Also if the other targets of a resumed run no longer exist: its requests name the first target's model.
+        model: LanguageModel = FailoverModel(upstream) if identity.targets else upstream
         if reservation is not None:
             model = LimitedModel(model, reservation)
         return cls(model=model, checks=checks, reservation=reservation)

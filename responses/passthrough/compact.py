@@ -64,7 +64,8 @@ async def compact(*, principal: Principal, body: CreateResponse, request: Reques
     route = await directory.aroute(principal, body.model)
     response_id = new_id("resp")
     prepared = await prepare(principal=principal, body=body, route=route, response_id=response_id)
-    run_context = prepared.run_context
+    # The first target that supports the request.
+    route, run_context = prepared.route or route, prepared.run_context
     capabilities.check_length(run_context)
     state = RunState()
     model = _CappedModel(UpstreamModel(route))

@@ -71,7 +71,8 @@ def parse_count(values: dict[str, Any]) -> CreateResponse:
 async def count_input_tokens(*, principal: Principal, body: CreateResponse) -> int:
     """Return the upstream's count of the input tokens, or an estimate if it cannot count or no model is given."""
     route = await directory.aroute(principal, body.model) if body.model else None
-    run_context = (await prepare(principal=principal, body=body, route=route)).run_context
+    prepared = await prepare(principal=principal, body=body, route=route)
+    route, run_context = prepared.route, prepared.run_context
     counted: dict[str, Any] = {
         "instructions": run_context.instructions,
         "items": run_context.items,

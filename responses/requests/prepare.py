@@ -1,7 +1,7 @@
 """Prepare a request: check all of it, and read all data that its run or a token count needs."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from engine.events.types import Body
 from engine.state import ModelTraits, RunContext
 from engine.turn import Sampling
 from responses.models import Response
-from responses.requests import capabilities
+from responses.requests import targets
 from responses.requests.attachments import TeamAttachments, check_attachments
 from responses.requests.context import (
     RequestContext,
@@ -44,7 +44,6 @@ from tenants.principal import Principal
 
 # Number of items whose conversion takes 5 ms.
 _LONG_HISTORY = 200
-_TRAITS = tuple(trait.name for trait in fields(ModelTraits))
 LockConversation = Callable[[CreateResponse], Awaitable[RequestContext]]
 """Function that locks the conversation of a request for its new response and returns the context."""
 
@@ -54,7 +53,7 @@ class PreparedRequest:
     """A valid request that its model supports, with the data that was read for the request.
 
     `body` includes the defaults of its prompt and the settings of its context. `options` holds the values that
-    `run_context.parameters` does not contain. Both are stored.
+    `run_context.parameters` does not contain. Both are stored. `route` has the targets that support the request.
     """
 
     body: CreateResponse
@@ -63,6 +62,28 @@ class PreparedRequest:
     created_at: datetime
     options: dict[str, Any]
     run_context: RunContext
+    route: Route | None = None
+
+    def with_room(self) -> "PreparedRequest":
+        """Return the request without the targets whose context window is too small for it."""
+        if self.route is None or self.body.truncation == "auto":
+            return self
+        route = targets.with_room(self.route, self.estimate_input_tokens())
+        return self if route is self.route else self._through(route)
+
+    def _through(self, route: Route) -> "PreparedRequest":
+        context, traits = self.run_context, targets.traits(route)
+        return replace(
+            self,
+            route=route,
+            options={**self.options, "traits": traits},
+            run_context=replace(
+                context,
+                model=route.upstream_model,
+                traits=ModelTraits(**traits),
+                parameters={**context.parameters, "model": route.model},
+            ),
+        )
 
     def estimate_input_tokens(self) -> int:
         """Return an estimate of the tokens that the model reads."""
@@ -123,10 +144,15 @@ async def prepare(
     body = effective_request(body, context.items)
     options = hidden_options(body)
     if route is not None:
-        capabilities.check(body, route)
+        if route.others:
+            route = await targets.ordered(principal, body, route)
+        route = targets.supporting(route, body, context)
         # Stored with the run, so that a worker that resumes the run uses the same traits, even if an operator has
         # changed the model in the meantime.
-        options["traits"] = {name: getattr(route.capabilities, name) for name in _TRAITS}
+        options["traits"] = targets.traits(route)
+        if route.model != body.model:
+            # All upstreams of the requested model are disabled, and its fallback model answers.
+            body = body.model_copy(update={"model": route.model})
     can = route.capabilities if route is not None else Capabilities()
     attachments = await check_attachments(principal=principal, body=body, context=context, can=can)
     created_at = now()
@@ -162,6 +188,7 @@ async def prepare(
         created_at=created_at,
         options=options,
         run_context=run_context,
+        route=route,
     )
 
 

@@ -9,8 +9,9 @@ quantity has a price.
 import binascii
 import struct
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from math import ceil
 from typing import Any
 
@@ -19,7 +20,7 @@ import orjson
 from engine.compaction import token_estimate
 from engine.turn import TurnRequest
 from tenants.capabilities import Capabilities
-from tenants.prices import Maxima, Unbounded
+from tenants.prices import Maxima, PriceList, Unbounded
 
 AUDIO_TOKENS_PER_SECOND = 100
 """Upper bound of audio tokens per second: OpenAI's models use 10, Gemini 32, Whisper's encoder 50."""
@@ -43,6 +44,32 @@ class _Contents:
     images: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     audio: list[tuple[str, float | None]] = field(default_factory=list)
+
+
+def widest(targets: Sequence[Capabilities]) -> Capabilities:
+    """Return the capabilities from which the maxima of a call follow that any of several targets may serve."""
+    if len(targets) == 1:
+        return targets[0]
+    return replace(
+        targets[0],
+        files=any(target.files for target in targets),
+        context_window=_largest(target.context_window for target in targets),
+        max_output_tokens=_largest(target.max_output_tokens for target in targets),
+        max_image_tokens=_largest(target.max_image_tokens for target in targets),
+        max_audio_seconds=_largest(target.max_audio_seconds for target in targets),
+    )
+
+
+def _largest(maxima: Iterable[int | None]) -> int | None:
+    known = [*maxima]
+    return None if None in known else max(filter(None, known), default=0)
+
+
+def worst_cost(prices: Iterable[PriceList], most: Maxima, tiers: Collection[str] | None) -> Decimal | None:
+    """Return the highest cost of a call that may be charged by any of several price lists; None if one has no price."""
+    costs = [listed.worst_cost(most, tiers=tiers) for listed in prices]
+    known = [cost for cost in costs if cost is not None]
+    return max(known) if len(known) == len(costs) else None
 
 
 def of_text(size: int) -> Maxima:

@@ -1,12 +1,15 @@
 """Identities: the values shared by all rows of a run, the request that caused a run, and the account of its calls."""
 
-from collections.abc import Mapping
-from dataclasses import field
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
 from datetime import datetime
 from typing import Any
 
 from core.records import record
+from engine.turn import Target
+from providers.several_targets import target_of
 from responses.models import Mode, Response
+from tenants.directory import Route
 from tenants.prices import UNKNOWN, PriceList
 from tenants.principal import Principal
 
@@ -30,6 +33,9 @@ class RunIdentity:
 
     `in_worker`: a worker executes the run and its clients read the event log; true for all background runs. `trace` are
     the headers with which the trace of the request is continued.
+
+    `targets` are all targets of the model with their prices; empty if there is only one. `model`, `upstream_id`,
+    `upstream_model` and `prices` then are those of the target that has answered, at first those of the first target.
     """
 
     response_id: str
@@ -54,6 +60,7 @@ class RunIdentity:
     bills_estimates: bool = True
     tool_prices: PriceList = UNKNOWN
     trace: Mapping[str, str] = field(default_factory=dict)
+    targets: Sequence[tuple[Target, PriceList]] = ()
 
     @classmethod
     def of(cls, response: Response, *, lease_token: int) -> "RunIdentity":
@@ -62,6 +69,9 @@ class RunIdentity:
         Values without a column are read from the options: the values of `stored_options`, and `obfuscate`.
         """
         options = response.options
+        targets = [(Target(*target), PriceList.restored(prices)) for *target, prices in options.get("targets", ())]
+        current = Target(response.model, response.upstream_id, response.upstream_model)
+        answering = (prices for target, prices in targets if target == current)
         return cls(
             response_id=response.pk,
             team_id=response.team_id,
@@ -78,12 +88,13 @@ class RunIdentity:
             streamed=response.mode == Mode.STREAM,
             in_worker=response.background or response.handed_over_at is not None,
             conversation_id=response.conversation_id,
-            prices=PriceList.restored(options.get("prices")),
+            prices=next(answering, None) or PriceList.restored(options.get("prices")),
             endpoint=response.endpoint,
             end_user=response.end_user or "",
             bills_estimates=not options.get("waives_estimates"),
             tool_prices=PriceList.restored(options.get("tool_prices")),
             trace=options.get("trace") or {},
+            targets=targets,
         )
 
     def stored_options(self) -> dict[str, Any]:
@@ -98,7 +109,17 @@ class RunIdentity:
             options["waives_estimates"] = True
         if self.trace:
             options["trace"] = self.trace
+        if self.targets:
+            options["targets"] = [[*target, prices.stored()] for target, prices in self.targets]
         return options
+
+    def at(self, target: Target | None) -> "RunIdentity":
+        """Return the identity of the run with the model, upstream and prices of one of its targets."""
+        if target is None or target == (self.model, self.upstream_id, self.upstream_model):
+            return self
+        prices = next((prices for candidate, prices in self.targets if candidate == target), self.prices)
+        model, upstream_id, upstream_model = target
+        return replace(self, model=model, upstream_id=upstream_id, upstream_model=upstream_model, prices=prices)
 
     @property
     def channel(self) -> str:
@@ -115,6 +136,11 @@ class RunIdentity:
             request_id=self.request_id,
             end_user=self.end_user,
         )
+
+
+def target_prices(route: Route, *, at: datetime) -> Sequence[tuple[Target, PriceList]]:
+    """Return the targets of a route with their prices at a moment."""
+    return [(target_of(target), target.prices.at(at)) for target in route.targets]
 
 
 def channel_of(response_id: str) -> str:

@@ -194,6 +194,8 @@ class Recorder:
                 pass
             case never:
                 assert_never(never)
+        if self._identity is not identity:
+            extra.append(run_usage.answered(self._identity))
         # The row of a turn contains the spans before the turn. A run may also end without a turn, or fail while it is
         # prepared.
         measured = None
@@ -274,6 +276,7 @@ class Recorder:
     def _turn_rows(self, turn: TurnRecord) -> list[Row]:
         identity, result, progress = self._identity, turn.result, self._progress
         usage_records = turn_records(identity, turn)
+        self._identity = identity.at(result.answered_by)
         progress.turns += 1
         progress.add_usage(turn, usage_records)
         self.metrics.add_costs(usage_records)

@@ -37,7 +37,7 @@ from responses.runs.store import GUARDED, Change, ExtraWrite, ReservationGuard, 
 from tenants import scope
 from tenants.capabilities import Capabilities
 from tenants.models import Reservation, UsageRecord
-from tenants.prices import Unbounded, possible_tiers
+from tenants.prices import PriceList, Unbounded, possible_tiers
 from tenants.principal import Principal
 
 logger = logging.getLogger(__name__)
@@ -259,7 +259,8 @@ class RunReservation:
     """The reservations of one run: its place, the tokens and the cost of its present call, and its hosted calls.
 
     The first call is reserved together with the place, and each later call before it is sent. The ids contain the lease
-    token, because a process that resumes the run makes its own reservations.
+    token, because a process that resumes the run makes its own reservations. A call is reserved with the prices of the
+    most expensive target, and `capabilities` must cover all targets (`cost_bounds.widest`).
     """
 
     def __init__(self, principal: Principal, identity: RunIdentity, capabilities: Capabilities) -> None:
@@ -371,7 +372,7 @@ class RunReservation:
         Return None if the call must wait, because calls in progress have reserved the amount that it needs.
         """
         identity = self._identity
-        listed = (prices.worst_cost_of_call(price_key) for prices in (identity.prices, identity.tool_prices))
+        listed = (prices.worst_cost_of_call(price_key) for prices in (*self._prices, identity.tool_prices))
         cost = max((worst for worst in listed if worst is not None), default=Decimal(0))
         if not cost or not self._has_budget:
             return Execute()
@@ -449,16 +450,22 @@ class RunReservation:
         # Only budgets need the upper bound.
         most = cost_bounds.of_turn(request, self._capabilities) if self._has_budget else cost_bounds.of_text(estimate)
         tiers = possible_tiers(request.sampling.service_tier)
+        prices = self._prices
         demand = Demand(
             requests=0,
             input_tokens=estimate,
             least_input_tokens=estimate // LEAST_SHARE,
             max_output_tokens=request.sampling.max_output_tokens,
-            cost=lambda _, output: self._identity.prices.worst_cost(replace(most, output_tokens=output), tiers=tiers),
+            cost=lambda _, output: cost_bounds.worst_cost(prices, replace(most, output_tokens=output), tiers),
             end_user=self._identity.end_user,
             endpoint=self._identity.endpoint,
         )
         return demand, most.input_tokens
+
+    @property
+    def _prices(self) -> Sequence[PriceList]:
+        """The price lists by which the next call may be charged."""
+        return [prices for _, prices in self._identity.targets] or [self._identity.prices]
 
     @property
     def _has_budget(self) -> bool:

@@ -9,17 +9,18 @@ from typing import Any
 
 from core.clock import now
 from core.db.db_threads import in_db_thread
+from core.db.statement_pipeline import Statement
 from core.work.leases import lock
 from engine.calls.outcomes import ToolResult
 from engine.state import PendingCall
 from engine.steps import ToolFinished, TurnRecord
-from engine.turn import Call, Finish, Usage
+from engine.turn import Call, Finish, Target, Usage
 from responses.models import Response
 from responses.runs import open_calls, store
 from responses.runs.identity import RunIdentity
 from responses.runs.rows import Row, new_row
 from responses.runs.run_metrics import count_usage
-from responses.runs.store import Change, ExtraWrite, writer
+from responses.runs.store import GUARDED, Change, ExtraWrite, writer
 from responses.runs.usage_records import usage_columns, waive
 from tenants import scope
 from tenants.models import Reservation, UsageRecord
@@ -28,6 +29,14 @@ from tenants.prices import Quantities, sum_costs
 # If a call of a dead process ended longer ago than this, its usage record gets a time this long ago, because the sums
 # of earlier hours may be complete.
 _LATEST = timedelta(hours=1)
+_SET_TARGET = Statement(f"""
+    UPDATE responses_response AS response
+    SET model = new.model, upstream_id = new.upstream_id, upstream_model = new.upstream_model
+    FROM json_to_recordset($1::json) AS new (id text, model text, upstream_id text, upstream_model text, guard text)
+    WHERE response.id = new.id
+      AND response.id = ANY (ARRAY(SELECT id FROM json_to_recordset($1::json) AS key (id text)))
+      AND {GUARDED}
+""")  # noqa: S608 - constants only
 PRICE_KEYS = {"web_search": "web_search", "file_search": "file_search"}
 """Price keys of the hosted calls that cost money, by name of the function."""
 
@@ -73,23 +82,27 @@ def milliseconds(span: timedelta) -> int:
 def turn_records(identity: RunIdentity, turn: TurnRecord) -> list[Row]:
     """Return the usage records of a turn: one for each HTTP request. The last request was answered or interrupted."""
 
-    def record(usage: Usage, *, outcome: str, began: datetime, ended: datetime, upstream_request_id: str) -> Row:
+    def record(
+        usage: Usage, target: Target | None, *, outcome: str, began: datetime, ended: datetime, upstream_request_id: str
+    ) -> Row:
+        account = identity.at(target)
         return _new_record(
-            identity,
+            account,
             ended=ended,
-            endpoint=identity.endpoint,
+            endpoint=account.endpoint,
             turn=turn.number,
-            upstream_id=identity.upstream_id,
-            upstream_model=identity.upstream_model,
+            upstream_id=account.upstream_id,
+            upstream_model=account.upstream_model,
             outcome=outcome,
             duration_ms=milliseconds(ended - began),
             upstream_request_id=upstream_request_id[:200],
-            **usage_columns(usage, identity.prices, at=began, tier=turn.result.service_tier or ""),
+            **usage_columns(usage, account.prices, at=began, tier=turn.result.service_tier or ""),
         )
 
     repeated = [
         record(
             usage,
+            attempt.target,
             outcome="failed",
             began=attempt.began,
             ended=attempt.ended or turn.ended_at,
@@ -99,12 +112,19 @@ def turn_records(identity: RunIdentity, turn: TurnRecord) -> list[Row]:
     ]
     last = record(
         turn.usage,
+        turn.result.target,
         outcome=turn.outcome,
         began=turn.started_at,
         ended=turn.ended_at,
         upstream_request_id=turn.result.upstream_request_id or "",
     )
     return [*repeated, last]
+
+
+def answered(identity: RunIdentity) -> ExtraWrite:
+    """Return the write that names the target that has answered in the row of the response."""
+    named = {name: getattr(identity, name) for name in ("model", "upstream_id", "upstream_model")}
+    return ExtraWrite(_SET_TARGET, {"id": identity.response_id, **named})
 
 
 async def write_turn(

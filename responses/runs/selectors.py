@@ -20,6 +20,7 @@ from engine.events.response_body import Ending, response_body
 from engine.events.types import Body
 from engine.turn import Usage
 from responses.models import HAS_METADATA, Response
+from tenants import scope
 
 # The recursion starts with the response itself and continues with its predecessors up to the beginning of the chain.
 # The recursive step has no condition on the team: a predecessor always belongs to the same team, row-level security
@@ -100,6 +101,13 @@ def chain(*, team_id: str, response_id: str) -> Chain | None:
     return Chain(status=rows[-1][0], items=[orjson.loads(text) for text in texts], settled=len(texts) - own)
 
 
+def upstream_of(*, team_id: str, response_id: str) -> str:
+    """Return the id of the upstream that has answered a response; empty if there is no such response."""
+    with scope.team(team_id):
+        rows = Response.objects.filter(pk=response_id, team_id=team_id)
+        return rows.values_list("upstream_id", flat=True).first() or ""
+
+
 def reject_oversized_context(characters: int) -> None:
     """Raise `ContextTooLong` for a context that is larger than the largest request body."""
     # Small requests can add up to a large context, so its size is checked before the items are parsed.
@@ -135,8 +143,12 @@ def public_body(response: Response, output: list[Body], *, include: frozenset[st
     )
     # Same as in the events: `usage` is null until it is final, and if no model was called.
     is_final = response.ended_at is not None and not response.has_open_call
+    parameters = response.parameters
+    if parameters.get("model", response.model) != response.model:
+        # A fallback model has answered.
+        parameters = {**parameters, "model": response.model}
     body = response_body(
-        response.parameters,
+        parameters,
         status=response.status,
         output=output,
         usage=usage if is_final and (response.turns or usage.has_tokens) else None,

@@ -56,6 +56,7 @@ def restore_state(response: Response, fold: Fold, turns: Sequence[Turn], calls: 
         compaction_tokens=sum(turn.output_tokens for turn in passes),
         compaction_failed=any(turn.state == "failed" for turn in passes),
         lost_tokens=_lost_tokens(response, turns),
+        model=response.model,
         hosted_calls=sum(call.kind != "function" and call.status not in {"asked", "refused"} for call in calls),
         usage=Usage(
             input_tokens=response.input_tokens,

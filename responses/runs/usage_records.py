@@ -12,12 +12,14 @@ from typing import Any
 from core.clock import now
 from core.ids import new_id
 from engine.converter.base import reported_usage
+from engine.steps import estimated_usage
 from engine.turn import Attempt, Usage
 from limits import LEAST_OUTPUT, Demand, end_user_of
 from limits.throttle import is_limited
 from providers.clients import Form, PostOptions, post
 from providers.http_client import Answer
-from responses.runs import open_calls
+from providers.several_targets import target_of
+from responses.runs import cost_bounds, open_calls
 from responses.runs.reservations import LEAST_SHARE, CallReservation
 from responses.runs.rows import Row, new_row
 from responses.runs.run_metrics import count_usage
@@ -83,7 +85,7 @@ class RoutedCall:
     """One upstream call on behalf of a principal. Its duration counts from the creation of this object.
 
     `attempts` are its HTTP requests, each of which gets a usage record. `estimate_input` returns an estimate of the
-    input tokens for requests whose usage is unknown.
+    input tokens for requests whose usage is unknown. `targets` are set if the call may be sent to several targets.
     """
 
     principal: Principal
@@ -92,6 +94,7 @@ class RoutedCall:
     request_id: str
     end_user: str = ""
     batch: bool = False
+    targets: Sequence[Route] = ()
     estimate_input: Callable[[], int] = int
     attempts: list[Attempt] = field(default_factory=list)
     reservations: list[CallReservation] = field(default_factory=list)
@@ -111,9 +114,28 @@ class RoutedCall:
         """True if the upstream has received the last request and has not answered it with an error."""
         return bool(self.attempts) and self.attempts[-1].may_be_charged
 
+    @property
+    def answering(self) -> Route:
+        """The target of the last request."""
+        return self._route_of(self.attempts[-1]) if self.attempts else self.route
+
+    def _route_of(self, attempt: Attempt) -> Route:
+        if attempt.target is None:
+            return self.route
+        return next(route for route in self.targets if target_of(route) == attempt.target)
+
     def post(self, path: str, body: dict[str, Any] | Form) -> AbstractAsyncContextManager[Answer]:
         """Send the request to the upstream, as `providers.clients.post` does."""
         return post(self.route, path, body, attempts=self.attempts, options=PostOptions(may_repeat=self.may_repeat))
+
+    def post_to(
+        self, target: Route, path: str, body: dict[str, Any], *, patience: float, has_others: bool
+    ) -> AbstractAsyncContextManager[Answer]:
+        """Send the request to one of the targets. For the options, see `PostOptions`."""
+        options = PostOptions(
+            may_repeat=self.may_repeat, patience=patience, target=target_of(target), has_others=has_others
+        )
+        return post(target, path, body, attempts=self.attempts, options=options)
 
     def unreported(self, *, output_tokens: int = 0) -> Usage:
         """Return the usage of a call without reported usage: an estimate, or no usage if the call was refused."""
@@ -138,9 +160,9 @@ class RoutedCall:
     ) -> int | None:
         """Reserve the limits that the call needs. Return the maximum of output tokens that they allow, or None.
 
-        `most` returns the largest quantities for which the call can be billed. `service_tier` is the requested tier.
-        Without `is_request`, the call belongs to a run, which already has a place. Raises the error of a limit that
-        refuses the call.
+        `most` returns the largest quantities for which the call can be billed at any target. `service_tier` is the
+        requested tier. Without `is_request`, the call belongs to a run, which already has a place. Raises the error of
+        a limit that refuses the call.
         """
         principal = self.principal if is_request else await directory.awith_limits(self.principal)
         if not is_limited(principal):
@@ -152,7 +174,8 @@ class RoutedCall:
             maxima = bound()
             if maxima.output_tokens is None:
                 maxima = replace(maxima, output_tokens=output_tokens)
-            return self.route.prices.worst_cost(maxima, tiers=possible_tiers(service_tier))
+            prices = [route.prices for route in self.targets or (self.route,)]
+            return cost_bounds.worst_cost(prices, maxima, possible_tiers(service_tier))
 
         reservation = CallReservation(principal, reservation_id=new_id("call"))
         grant = await reservation.reserve(
@@ -178,11 +201,11 @@ class RoutedCall:
         Nothing may be sent to the upstream before the row is stored. After the call, `write` must be called.
         """
         estimate = self._record(
+            self.route,
             Usage(input_tokens=self.estimate_input(), estimated=True),
             object_id=object_id,
             outcome="interrupted",
-            began=self.began,
-            ended=self.began,
+            times=(self.began, self.began),
             upstream_request_id="",
         )
         row = open_calls.open_row(
@@ -222,22 +245,22 @@ class RoutedCall:
         ended = now()
         lost = [
             self._record(
-                Usage(input_tokens=self.estimate_input(), estimated=True) if attempt.may_be_charged else Usage(),
+                self._route_of(attempt),
+                attempt.usage or estimated_usage(attempt, input_tokens=self.estimate_input),
                 object_id=object_id,
                 outcome="failed",
-                began=attempt.began,
-                ended=attempt.ended or ended,
+                times=(attempt.began, attempt.ended or ended),
                 upstream_request_id=attempt.request_id,
             )
             for attempt in self.attempts[:-1]
             if attempt.was_sent
         ]
         record = self._record(
+            self.answering,
             usage,
             object_id=object_id,
             outcome=outcome,
-            began=self.began,
-            ended=ended,
+            times=(self.began, ended),
             upstream_request_id=self.attempts[-1].request_id if self.attempts else "",
         )
         records = [*lost, record]
@@ -268,14 +291,15 @@ class RoutedCall:
 
     def _record(
         self,
+        route: Route,
         usage: Usage,
         *,
         object_id: str,
         outcome: str,
-        began: datetime,
-        ended: datetime,
+        times: tuple[datetime, datetime],
         upstream_request_id: str,
     ) -> Row:
+        began, ended = times
         return new_row(
             UsageRecord,
             team_id=self.principal.team_id,
@@ -285,12 +309,12 @@ class RoutedCall:
             end_user=end_user_of(self.end_user),
             batch=self.batch,
             object_id=object_id[:64],
-            model=self.route.model,
-            upstream_id=self.route.upstream.id,
-            upstream_model=self.route.upstream_model,
+            model=route.model,
+            upstream_id=route.upstream.id,
+            upstream_model=route.upstream_model,
             outcome=outcome,
             duration_ms=max(0, round((ended - began).total_seconds() * 1000)),
             request_id=self.request_id,
             upstream_request_id=upstream_request_id[:200],
-            **usage_columns(usage, self.route.prices, at=began),
+            **usage_columns(usage, route.prices, at=began),
         )

@@ -14,12 +14,14 @@ from core.errors import ModelNotFound, Unauthorized
 from core.work.leases import Claim
 from engine.calls.toolbox import Toolbox
 from engine.events.response_body import Ending
+from providers.several_targets import FailoverModel
 from responses.lifecycle import claimed_run, resume
 from responses.lifecycle.run_factory import RunFactory
 from responses.models import Response, Status
 from responses.runs import store
 from tenants import directory, scope, services
 from tenants.models import Guardrail, Model, Upstream
+from tenants.prices import PriceList
 from tests.support.api import Caller, MakeCaller
 from tests.support.stored_runs import Begun, begin, body_of, log_of
 from tests.support.streams import types
@@ -64,6 +66,38 @@ def test_a_run_whose_upstream_was_deleted_fails_with_a_reason(caller: Caller, up
     assert (body["status"], body["error"]["code"]) == ("failed", "server_error")
     assert "'scripted'" in body["error"]["message"]
     assert types(log_of(begun))[-2:] == ["error", "response.failed"]
+
+
+@pytest.mark.parametrize("is_gone", [False, True], ids=["both", "first is gone"])
+def test_a_run_is_loaded_with_the_targets_that_still_exist(caller: Caller, upstream: Upstream, is_gone: bool) -> None:
+    other = services.add_upstream(name=f"other {uuid.uuid4().hex}", base_url="http://127.0.0.1:2/v1", models=["m"])
+    _, one = claimed(caller, upstream)
+    targets = [["scripted", upstream.pk, "scripted", []], ["m", other.pk, "theirs", []]]
+    with scope.every_team():
+        Response.objects.filter(pk=one.id).update(options={"targets": targets})
+        if is_gone:
+            upstream.delete()
+    taken = claimed_run.load(one)
+    assert taken is not None
+    model = taken.assembled.run._model
+    assert isinstance(model, FailoverModel)
+    found = [(route.model, route.upstream.id, route.upstream_model) for route in model.targets.ordered()]
+    assert found == [tuple(target[:3]) for target in targets[is_gone:]]
+
+
+def test_a_run_is_loaded_with_the_target_that_has_answered(caller: Caller, upstream: Upstream) -> None:
+    other = services.add_upstream(name=f"other {uuid.uuid4().hex}", base_url="http://127.0.0.1:2/v1", models=["m"])
+    _, one = claimed(caller, upstream)
+    prices = PriceList.simple(input="1", output="2")
+    targets = [["m", other.pk, "m", []], ["scripted", upstream.pk, "scripted", prices.stored()]]
+    with scope.every_team():
+        Response.objects.filter(pk=one.id).update(options={"targets": targets})
+    taken = claimed_run.load(one)
+    assert taken is not None
+    model = taken.assembled.run._model
+    assert isinstance(model, FailoverModel)
+    assert [route.upstream.id for route in model.targets.ordered()] == [upstream.pk, other.pk]
+    assert taken.assembled.identity.prices == prices
 
 
 def test_a_revoked_key_fails_the_queued_run(caller: Caller, upstream: Upstream) -> None:
