@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from core.errors import InvalidFile, UnsupportedParameter, UnsupportedValue
+from core.errors import ApiError, InvalidFile, UnsupportedParameter, UnsupportedValue
 from engine.attachments import is_data_url
 from gateway.chat.messages import ChatAudioPart, ChatFilePart, ChatImagePart, ChatUserMessage
 from gateway.chat.requests import ChatRequest, CreateChatCompletion
@@ -58,6 +58,23 @@ def check(request: ChatRequest, route: Route) -> None:
             raise UnsupportedParameter(
                 f"Unsupported parameter: '{name}' is not supported with the '{route.model}' model.", param=name
             )
+
+
+def supporting(request: ChatRequest, route: Route) -> Route:
+    """Return the route without the targets that do not support the request.
+
+    If no target of the requested model supports it, the route is returned unchanged.
+    """
+    found = [target for target in route.targets if _is_supported(request, target)]
+    return Route.through(found) if found and found[0].model == route.model else route
+
+
+def _is_supported(request: ChatRequest, target: Route) -> bool:
+    try:
+        check(request, target)
+    except ApiError:
+        return False
+    return True
 
 
 def _is_url(data: str | None) -> bool:

@@ -2,36 +2,43 @@
 
 import asyncio
 import sys
+import time
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import orjson
+from django.conf import settings
 
 import limits
+from core.errors import Failure
 from core.ids import new_id
 from engine.compaction.token_estimate import tokens
 from engine.converter.base import later_usage, nested_usage
 from engine.converter.chat import Chunk
 from engine.turn import Usage
-from gateway.chat import stored
+from gateway.chat import capabilities, stored
 from gateway.chat.answer_check import AnswerCheck
 from gateway.chat.requests import ChatRequest
 from limits import LEAST_OUTPUT, end_user_of
 from limits.throttle import is_limited
 from providers.dialects import dialect_of
 from providers.http_client import Answer
+from providers.several_targets import Targets, next_targets
 from providers.upstream_errors import failure_from_error
 from responses.runs import cost_bounds
 from responses.runs.rows import Row
 from responses.runs.usage_records import ExpectedTokens, RoutedCall
+from tenants.directory import Route
 
 
 class CompletionCall:
     """Upstream call of a chat completion: collects its usage and writes its rows.
 
     `own_id` is the id of a completion that is stored, or else None. `sent` is the request with images as data URLs.
+    `route` is the target that the next request is sent to.
     """
 
     def __init__(self, routed: RoutedCall, request: ChatRequest, sent: ChatRequest) -> None:
@@ -46,24 +53,66 @@ class CompletionCall:
         self._tier = ""
         self._id = new_id("chatcmpl")
         self._limit = request.body.max_completion_tokens or request.body.max_tokens
+        self._stated: int | None = None
         self._ended: asyncio.Future[None] | None = None
+        # The targets that are left, the first request to the present target, and the end of repeated requests.
+        self._waiting: Sequence[Route] = ()
+        self._began = 0
+        self._deadline = 0.0
+        if routed.targets:
+            self.route, *self._waiting = Targets(routed.route).ordered()
+            self._deadline = time.monotonic() + settings.UPSTREAM_RETRY_SECONDS
+
+    def values(self, **stream: Any) -> dict[str, Any]:
+        """Return the body of the request to the present target, with these parameters of streaming."""
+        limit = {} if self._stated is None else {dialect_of(self.route).limit: self._stated}
+        return {**capabilities.upstream_values(self.sent, self.route), **stream, **limit}
 
     def post(self, values: dict[str, Any]) -> AbstractAsyncContextManager[Answer]:
-        """Send the request to the upstream."""
-        return self._routed.post("/chat/completions", values)
+        """Send the request to the present target."""
+        path, routed = "/chat/completions", self._routed
+        if not routed.targets:
+            return routed.post(path, values)
+        patience = max(0.0, self._deadline - time.monotonic())
+        return routed.post_to(self.route, path, values, patience=patience, has_others=bool(self._waiting))
 
-    async def reserve(self) -> dict[str, Any]:
-        """Reserve the limits of the call. Return the parameter with the maximum output; empty without a maximum."""
+    def fails_over(self, failure: Failure) -> bool:
+        """Go on to the next target after a failure before the client has received anything. False if there is none."""
+        if not self._waiting:
+            return False
+        attempts = self._routed.attempts
+        tried, may_repeat = attempts[self._began :], self._routed.may_repeat
+        waiting = next_targets(self.route, failure, tried, self._waiting, may_repeat=may_repeat)
+        if not waiting:
+            return False
+        if tried:
+            tried[-1].usage = self._usage
+        self.route, *self._waiting = waiting
+        self._began, self._chunks, self._usage, self._tier = len(attempts), 0, None, ""
+        return True
+
+    def named(self, chunks: list[Chunk]) -> list[Chunk]:
+        """Return chunks or completions with the public name of the model if there are several targets.
+
+        The upstreams may have different names for it.
+        """
+        if not self._routed.targets:
+            return chunks
+        return [{**chunk, "model": self.route.model} for chunk in chunks]
+
+    async def reserve(self) -> None:
+        """Reserve the limits of the call, which may lower the maximum of its output."""
         body, principal = self._request.body, self._routed.principal
         if not is_limited(principal):
-            return {}
+            return
         end_user, choices = end_user_of(self._routed.end_user), body.n or 1
         given = body.max_completion_tokens or body.max_tokens
         for subject in await limits.applying(principal, end_user):
             given = min(given or sys.maxsize, subject.values.get("max_output_tokens", sys.maxsize))
         stated = None if given in {None, sys.maxsize} else given
+        can = cost_bounds.widest([route.capabilities for route in self._routed.targets or (self.route,)])
         allowed = await self._routed.reserve(
-            partial(cost_bounds.of_body, self._request.values, self.route.capabilities),
+            partial(cost_bounds.of_body, self._request.values, can),
             ExpectedTokens(
                 input=self._request.estimate_tokens(),
                 max_output=None if stated is None else stated * choices,
@@ -75,7 +124,7 @@ class CompletionCall:
         if stated is None and allowed is not None:
             stated = max(1, allowed // choices)
         self._limit = stated or self._limit
-        return {} if stated is None else {dialect_of(self.route).limit: stated}
+        self._stated = stated
 
     async def open(self) -> None:
         """Store the data with which the call is recorded if this process dies. To be called before sending."""

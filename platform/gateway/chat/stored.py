@@ -33,14 +33,15 @@ def build_row(request: ChatRequest, call: RoutedCall, *, completion_id: str, com
     created_at = now()
     # Upstreams may omit fields that OpenAI requires; clients would fail to parse the stored completion later.
     known = {name: value for name, value in completion.items() if value is not None}
-    body = {"created": unix(created_at), "model": call.route.model, "choices": [], **known}
+    model = call.answering.model
+    body = {"created": unix(created_at), "model": model, "choices": [], **known}
     return new_row(
         ChatCompletion,
         id=completion_id,
         team_id=call.principal.team_id,
         api_key_id=call.principal.key_id,
         created_at=created_at,
-        model=call.route.model,
+        model=model,
         metadata=request.body.metadata or {},
         messages=request.values["messages"],
         parameters={name: value for name, value in request.values.items() if name not in _NOT_PARAMETERS},

@@ -1,0 +1,95 @@
+"""A fallback model answers if all targets of the requested model fail, and the answer has its name."""
+
+import uuid
+from collections.abc import Iterator
+
+import orjson
+import pytest
+
+from tests.support.api import Api, MakeApi, ok
+from tests.support.background import ended, text_of
+from tests.support.targets import PATHS, Targets, post, several_targets
+from tests.support.upstream import ScriptedUpstream, whole
+from tests.support.usage_records import usage_records
+from tests.support.workers import WorkerProcess
+
+WRONG_KEY = whole({"error": {"message": "Wrong key.", "code": "invalid_api_key"}}, status=401)
+endpoints = pytest.mark.parametrize("path", PATHS)
+
+
+@pytest.fixture
+def targets(upstream: ScriptedUpstream, database: None) -> Iterator[Targets]:
+    """A model of this test."""
+    with several_targets(upstream) as made:
+        yield made
+
+
+@pytest.fixture
+def fallback() -> str:
+    """The name of the fallback model."""
+    return f"fallback-{uuid.uuid4().hex[:12]}"
+
+
+@endpoints
+def test_the_answer_names_the_fallback_model(api: Api, targets: Targets, fallback: str, path: str) -> None:
+    targets.add().then(WRONG_KEY)
+    targets.add(name=fallback, fallback_for=targets.name).say("Hello")
+    answer = ok(post(api, path, targets.name))
+    assert (answer["model"], "Hello" in str(answer)) == (fallback, True)
+    assert [row.model for row in usage_records(api.caller, 2)] == [targets.name, fallback]
+
+
+def test_a_stream_ends_with_the_name_of_the_fallback_model(api: Api, targets: Targets, fallback: str) -> None:
+    targets.add().then(WRONG_KEY)
+    targets.add(name=fallback, fallback_for=targets.name).say("Hello")
+    events = api.events(model=targets.name, input="Hi")
+    assert events[-1]["response"]["model"] == fallback
+    assert api.retrieve(events[-1]["response"]["id"])["model"] == fallback
+
+
+def test_every_chunk_names_the_fallback_model(api: Api, targets: Targets, fallback: str) -> None:
+    targets.add().then(WRONG_KEY)
+    targets.add(name=fallback, fallback_for=targets.name).say("Hello")
+    answer = post(api, "/chat/completions", targets.name, stream=True)
+    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: {")]
+    assert {orjson.loads(line)["model"] for line in lines} == {fallback}
+
+
+@endpoints
+def test_the_requested_model_answers_under_its_own_name(api: Api, targets: Targets, fallback: str, path: str) -> None:
+    targets.add().then(WRONG_KEY)
+    targets.add().say("Hello")
+    targets.add(name=fallback, fallback_for=targets.name)
+    assert ok(post(api, path, targets.name))["model"] == targets.name
+
+
+def test_a_background_response_names_the_fallback_model(
+    api: Api, targets: Targets, fallback: str, worker: WorkerProcess
+) -> None:
+    targets.add().then(WRONG_KEY)
+    targets.add(name=fallback, fallback_for=targets.name).say("Hello")
+    response = ended(api, api.create(model=targets.name, input="Hi", background=True)["id"])
+    assert (response["model"], text_of(response)) == (fallback, ["Hello"])
+
+
+@endpoints
+def test_a_key_that_may_not_use_the_fallback_model_gets_the_error(
+    make_api: MakeApi, targets: Targets, fallback: str, path: str
+) -> None:
+    targets.add().then(WRONG_KEY)
+    other = targets.add(name=fallback, fallback_for=targets.name)
+    answer = post(make_api(allowed_models=[targets.name]), path, targets.name)
+    assert (answer.status_code, other.received) == (500, [])
+
+
+def test_a_missing_capability_is_no_reason_for_the_fallback_model(api: Api, targets: Targets, fallback: str) -> None:
+    targets.add(logprobs=False)
+    targets.add(name=fallback, fallback_for=targets.name)
+    assert post(api, "/responses", targets.name, top_logprobs=2).status_code == 400
+
+
+def test_an_input_that_is_too_long_goes_to_the_fallback_model(api: Api, targets: Targets, fallback: str) -> None:
+    targets.add(context_window=100)
+    targets.add(name=fallback, fallback_for=targets.name, context_window=100_000).say("Hello")
+    made = api.create(model=targets.name, input="word " * 1000)
+    assert (made["model"], text_of(made)) == (fallback, ["Hello"])

@@ -1,0 +1,98 @@
+"""Models with several targets: each has a script of its own on the scripted upstream."""
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+
+from tenants import scope, services
+from tenants.models import Model, Team, Upstream
+from tenants.prices import UNKNOWN, PriceList
+from tests.support.api import Api
+from tests.support.upstream import Script, ScriptedUpstream
+
+NOBODY = "http://127.0.0.1:9/v1"
+"""Address that refuses connections."""
+PATHS = ("/responses", "/chat/completions", "/messages")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Targets:
+    """A public model. `add` adds a target with a script; the first has the priority 0, the next 1 and so on."""
+
+    upstream: ScriptedUpstream
+    stack: ExitStack
+    name: str = field(default_factory=lambda: f"model-{uuid.uuid4().hex[:12]}")
+    scripts: list[Script] = field(default_factory=list)
+
+    def add(
+        self,
+        *,
+        name: str = "",
+        base_url: str = "",
+        priority: int | None = None,
+        prices: PriceList = UNKNOWN,
+        teams: Sequence[Team] = (),
+        **columns: Any,
+    ) -> Script:
+        """Add a target. By default, its public name is that of this model."""
+        script = self.stack.enter_context(self.upstream.script())
+        server = Upstream.objects.create(name=f"up-{script.model}", base_url=base_url or self.upstream.url, api_key="k")
+        self.stack.callback(_delete, server)
+        row = Model.objects.create(
+            name=name or self.name,
+            upstream=server,
+            upstream_model=script.model,
+            priority=len(self.scripts) if priority is None else priority,
+            **columns,
+        )
+        services.set_prices(row, prices.entries)
+        with scope.every_team():
+            row.teams.set(teams)
+        self.scripts.append(script)
+        return script
+
+    def two(self, **columns: Any) -> tuple[Script, Script]:
+        """Add two targets with these columns."""
+        return self.add(**columns), self.add(**columns)
+
+    def unreachable(self, **options: Any) -> None:
+        """Add a target that refuses connections."""
+        self.add(base_url=NOBODY, **options)
+
+
+MakeTargets = Callable[[], Targets]
+
+
+@contextmanager
+def several_targets(upstream: ScriptedUpstream) -> Iterator[Targets]:
+    """Create a public model without targets. At the end, its scripts are verified and its targets are removed."""
+    with ExitStack() as stack:
+        yield Targets(upstream=upstream, stack=stack)
+
+
+def _delete(server: Upstream) -> None:
+    with scope.every_team():
+        server.delete()
+
+
+def upstream_id(script: Script) -> str:
+    """Return the id of the upstream of a target."""
+    return Upstream.objects.get(name=f"up-{script.model}").pk
+
+
+def body_of(path: str, model: str, **more: Any) -> dict[str, Any]:
+    """Return the body of a request to one of `PATHS`."""
+    values: dict[str, Any] = {"input": "Hi"} if path == "/responses" else {"messages": [_MESSAGE]}
+    return {"model": model, **values, **({"max_tokens": 16} if path == "/messages" else {}), **more}
+
+
+_MESSAGE = {"role": "user", "content": "Hi"}
+
+
+def post(api: Api, path: str, model: str, **more: Any) -> httpx2.Response:
+    """Send a request to one of `PATHS`."""
+    return api.post(path, body_of(path, model, **more))
