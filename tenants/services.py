@@ -333,14 +333,18 @@ def add_upstream(
     is_default: bool = False,
     wire_api: str | None = None,
     capabilities: Mapping[str, Any] | None = None,
+    place: Mapping[str, Any] | None = None,
 ) -> Upstream:
     """Add an upstream, or update the upstream of this name, and route `models` to it; `*` stands for all other names.
 
-    `capabilities` apply to these models; their names are the fields of `Capabilities`. Raises `ValidationError` for
-    unknown names and invalid values. An argument of None leaves the stored value unchanged. A user name and password in
-    the URL are stored encrypted in place of the key.
+    `capabilities` apply to these models; their names are the fields of `Capabilities`. `place` has the `priority`,
+    `weight` and `fallback_for` of these models. Raises `ValidationError` for unknown names and invalid values. An
+    argument of None leaves the stored value unchanged. A user name and password in the URL are stored encrypted in
+    place of the key.
     """
-    model_values = _validated(capabilities or {})
+    model_values = {**_validated(capabilities or {}), **(place or {})}
+    for model in models:
+        Model(name=model, **(place or {})).clean()
     base_url, basic = split_credentials(base_url)
     if api_key and basic:
         raise ValidationError("An upstream has either an API key or a user name and password in its URL, not both.")

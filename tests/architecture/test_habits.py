@@ -25,7 +25,7 @@ PARAMETERS = {
     "tenants.audit.audit": 7,
     "tenants.console.audited_admin.audit_row": 8,
     "limits.services.set_budget": 9,
-    "tenants.services.add_upstream": 7,
+    "tenants.services.add_upstream": 8,
 }
 
 

@@ -1,7 +1,9 @@
 """`manage.py add_upstream`: add or update an upstream and route models to it."""
 
 import json
+import re
 from argparse import ArgumentParser, ArgumentTypeError
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,6 +16,9 @@ from routing import price_updates
 from tenants import services
 from tenants.models import WireApi
 
+# Options that are columns of the models' rows.
+_PLACE = ("priority", "weight", "fallback_for")
+
 
 def _json_object(text: str) -> dict[str, Any]:
     try:
@@ -23,6 +28,12 @@ def _json_object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ArgumentTypeError("not a JSON object")
     return value
+
+
+def _integer(text: str, *, least: int) -> int:
+    if not re.fullmatch(r"-?\d{1,5}", text) or not least <= int(text) < 2**15:
+        raise ArgumentTypeError(f"not an integer from {least} to {2**15 - 1}")
+    return int(text)
 
 
 class Command(BaseCommand):
@@ -47,7 +58,24 @@ class Command(BaseCommand):
             metavar="JSON",
             help='capabilities of these models, such as {"vision": false, "context_window": 32768}',
         )
-        parser.add_argument("--default", action="store_true", help="preferred if several upstreams route the same name")
+        parser.add_argument(
+            "--default", action="store_true", help="preferred if several upstreams serve a model with the same priority"
+        )
+        parser.add_argument(
+            "--priority",
+            type=partial(_integer, least=-(2**15)),
+            metavar="N",
+            help="order of the upstreams that serve one of these models, lowest first (default: 0)",
+        )
+        parser.add_argument(
+            "--weight",
+            type=partial(_integer, least=0),
+            metavar="W",
+            help="share of the requests among upstreams of the same priority; 0: no new requests (default: 1)",
+        )
+        parser.add_argument(
+            "--fallback-for", metavar="MODEL", help="model that these models replace while all its upstreams fail"
+        )
         parser.add_argument("--json", action="store_true")
 
     @override
@@ -58,8 +86,10 @@ class Command(BaseCommand):
         if options["api_key"] and "@" in url.netloc:
             raise CommandError("--base-url has a user name, and --api-key is set: an upstream gets one of them.")
         models = [name.strip() for name in options["models"].split(",") if name.strip()]
-        if options["capabilities"] and not models:
-            raise CommandError("--capabilities requires --models.")
+        place = {name: options[name] for name in _PLACE if options[name] is not None}
+        for name in ("capabilities", *_PLACE):
+            if options[name] not in (None, {}) and not models:
+                raise CommandError(f"--{name.replace('_', '-')} requires --models.")
         try:
             upstream = services.add_upstream(
                 name=options["name"],
@@ -69,11 +99,14 @@ class Command(BaseCommand):
                 is_default=options["default"],
                 wire_api=options["wire_api"],
                 capabilities=options["capabilities"],
+                place=place,
             )
         except ValidationError as error:
             messages = list(error.messages)
             if hasattr(error, "error_dict"):
                 messages = [f"{name}: {' '.join(texts)}" for name, texts in error.message_dict.items()]
+                if "fallback_for" in error.message_dict:
+                    raise CommandError(f"--fallback-for: {error.messages[0]}") from error
             raise CommandError(f"--capabilities: {' '.join(messages)}") from error
         # Models that are new, or have no price yet, get the published one if their provider is certain.
         for model in price_updates.models(models, upstream=upstream.name) if models else ():

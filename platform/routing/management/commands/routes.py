@@ -1,0 +1,70 @@
+"""`manage.py routes`: list the models with the upstreams that serve them, in the order of use."""
+
+import json
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand
+from typing_extensions import override
+
+from tenants import scope
+from tenants.models import Model
+
+
+class Command(BaseCommand):
+    """Lists every model with its targets."""
+
+    help = "List the models with the upstreams that serve them, in the order in which they are tried."
+    requires_system_checks = ()  # they import the whole console, which takes three seconds
+
+    @override
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--json", action="store_true")
+
+    @override
+    def handle(self, *args: Any, **options: Any) -> None:
+        listed = _routes()
+        if options["json"]:
+            self.stdout.write(json.dumps(listed))
+            return
+        for route in listed:
+            self.stdout.write(route["model"])
+            for target in route["targets"]:
+                self.stdout.write(f"  {_line(target)}")
+            if route["fallback_models"]:
+                self.stdout.write(f"  fallback: {', '.join(route['fallback_models'])}")
+
+
+def _routes() -> list[dict[str, Any]]:
+    """Return the models by name, each with its targets and the names of its fallback models."""
+    rows = Model.objects.select_related("upstream").defer("upstream__api_key").prefetch_related("teams")
+    targets: dict[str, list[dict[str, Any]]] = {}
+    # Without duplicates, in the order of the rows.
+    fallbacks: dict[str, dict[str, None]] = {}
+    with scope.every_team():
+        # The order of `tenants.directory`.
+        for row in rows.order_by("priority", "-upstream__is_default", "created_at"):
+            target = {
+                "upstream": row.upstream.name,
+                "upstream_model": row.upstream_model or row.name,
+                "priority": row.priority,
+                "weight": row.weight,
+                "teams": sorted(team.name for team in row.teams.all()),
+                "enabled": row.enabled,
+            }
+            targets.setdefault(row.name, []).append(target)
+            if row.fallback_for and row.enabled:
+                fallbacks.setdefault(row.fallback_for, {})[row.name] = None
+    return [
+        {"model": name, "targets": targets.get(name, []), "fallback_models": [*fallbacks.get(name, ())]}
+        for name in sorted({*targets, *fallbacks})
+    ]
+
+
+def _line(target: dict[str, Any]) -> str:
+    notes = [f"priority {target['priority']}", f"weight {target['weight']}"]
+    if target["teams"]:
+        notes.append(f"only for {', '.join(target['teams'])}")
+    if not target["enabled"]:
+        notes.append("disabled")
+    return f"{target['upstream']} → {target['upstream_model']} ({', '.join(notes)})"

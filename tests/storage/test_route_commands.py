@@ -1,0 +1,105 @@
+"""`add_upstream` and `routes`: several upstreams for one model by command."""
+
+import json
+import uuid
+from collections.abc import Iterator
+from importlib import import_module
+from io import StringIO
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.core.management import CommandError, call_command
+from django.db import connection
+
+from tenants import scope, services
+from tenants.models import Model, Upstream
+
+URL = "http://127.0.0.1:9/v1"
+
+
+@pytest.fixture
+def name(database: None) -> Iterator[str]:
+    """A model name, and the beginning of the names of upstreams that are removed after the test."""
+    made = f"model-{uuid.uuid4().hex[:12]}"
+    yield made
+    with scope.every_team():
+        Upstream.objects.filter(name__startswith=made).delete()
+
+
+def add(name: str, upstream: str, *args: str) -> None:
+    """Run `add_upstream`."""
+    command = ["--name", f"{name}-{upstream}", "--base-url", URL, "--models", name, *args]
+    call_command("add_upstream", *command, stdout=StringIO())
+
+
+def listed(name: str) -> dict[str, Any]:
+    """Return the entry of a model in the output of `routes --json`."""
+    out = StringIO()
+    call_command("routes", "--json", stdout=out)
+    entries: list[dict[str, Any]] = json.loads(out.getvalue())
+    return next(entry for entry in entries if entry["model"] == name)
+
+
+def test_another_upstream_for_a_model_is_another_target(name: str) -> None:
+    add(name, "late", "--priority", "2")
+    add(name, "early", "--priority", "-1", "--weight", "3")
+    add(name, "middle")
+    shown = [(target["upstream"], target["priority"], target["weight"]) for target in listed(name)["targets"]]
+    assert shown == [(f"{name}-early", -1, 3), (f"{name}-middle", 0, 1), (f"{name}-late", 2, 1)]
+
+
+def test_options_that_are_not_given_keep_their_values(name: str) -> None:
+    add(name, "a", "--priority", "2", "--weight", "0")
+    add(name, "a")
+    (target,) = listed(name)["targets"]
+    assert (target["priority"], target["weight"], target["enabled"], target["teams"]) == (2, 0, True, [])
+
+
+def test_a_fallback_model_is_listed_with_its_model(name: str) -> None:
+    add(name, "a")
+    small = f"{name}-small"
+    services.add_upstream(name=f"{name}-b", base_url=URL, models=[small], place={"fallback_for": name})
+    assert listed(name)["fallback_models"] == [small]
+    out = StringIO()
+    call_command("routes", stdout=out)
+    assert f"{name}\n  {name}-a → {name} (priority 0, weight 1)\n  fallback: {small}\n" in out.getvalue()
+
+
+def test_an_upstream_can_serve_a_model_under_another_name(name: str) -> None:
+    add(name, "a")
+    Model.objects.filter(name=name).update(upstream_model="theirs", enabled=False)
+    (target,) = listed(name)["targets"]
+    assert (target["upstream_model"], target["enabled"]) == ("theirs", False)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--weight", "-1"], "not an integer from 0 to 32767"),
+        (["--priority", "first"], "not an integer"),
+        (["--models", "", "--weight", "2"], "--weight requires --models"),
+    ],
+)
+def test_invalid_options_are_refused(name: str, args: list[str], message: str) -> None:
+    with pytest.raises(CommandError, match=message):
+        add(name, "a", *args)
+
+
+def test_a_model_is_not_its_own_fallback(name: str) -> None:
+    with pytest.raises(CommandError, match="--fallback-for: A model cannot be the fallback of itself"):
+        add(name, "a", "--fallback-for", name)
+    assert not Upstream.objects.filter(name=f"{name}-a").exists()
+
+
+def test_the_migration_keeps_the_first_upstream_of_each_model_first(name: str) -> None:
+    for upstream in ("oldest", "default", "newest"):
+        services.add_upstream(name=f"{name}-{upstream}", base_url=URL, models=[name])
+    rows = Model.objects.filter(name=name)
+    Upstream.objects.filter(name=f"{name}-default").update(is_default=True)
+    migration = import_module("tenants.migrations.0007_model_targets")
+    with scope.every_team():
+        migration.keep_order(apps, SimpleNamespace(connection=connection))
+    found = dict(rows.values_list("upstream__name", "priority"))
+    assert found == {f"{name}-default": 0, f"{name}-oldest": 1, f"{name}-newest": 2}
