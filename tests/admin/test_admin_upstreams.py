@@ -32,6 +32,8 @@ PLAIN = {
     "logprobs": "on",
     "raw_reasoning": "on",
     "structured_output": "checked",
+    "priority": "0",
+    "weight": "1",
     "modelvisibility_set-TOTAL_FORMS": "0",
     "modelvisibility_set-INITIAL_FORMS": "0",
     "price_entries-TOTAL_FORMS": "0",
@@ -208,6 +210,20 @@ def test_the_default_form_sets_no_capabilities(admin: Client, model: Model) -> N
     assert save_model(admin, model).status_code == 302
     assert stored_capabilities(model) == Capabilities()
     assert capability_labels(Model.objects.get(pk=model.pk)) == []
+
+
+def test_the_place_of_a_target_is_saved_and_listed(admin: Client, model: Model) -> None:
+    other = f"m {uuid.uuid4().hex}"
+    assert save_model(admin, model, priority="-1", weight="3", fallback_for=other).status_code == 302
+    saved = Model.objects.get(pk=model.pk)
+    assert (saved.priority, saved.weight, saved.fallback_for) == (-1, 3, other)
+    page = text(admin.get("/admin/tenants/model/", {"q": model.name}))
+    assert ("-1, weight 3" in page, f"fallback for {other}" in page) == (True, True)
+
+
+def test_a_model_cannot_be_saved_as_its_own_fallback(admin: Client, model: Model) -> None:
+    answer = save_model(admin, model, fallback_for=model.name)
+    assert "A model cannot be the fallback of itself" in text(answer)
 
 
 def test_capabilities_are_saved_shown_and_audited(admin: Client, model: Model) -> None:

@@ -86,6 +86,9 @@ class CapabilityForm(forms.ModelForm[Model]):
             "name",
             "upstream",
             "upstream_model",
+            "priority",
+            "weight",
+            "fallback_for",
             "enabled",
             *(field.name for field in fields(Capabilities)),
         ]

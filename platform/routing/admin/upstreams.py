@@ -188,17 +188,23 @@ class ModelAdmin(HealthColumn, SharedObjectAdmin):
     """Models with their routes, prices and capabilities."""
 
     form = CapabilityForm
-    list_display = ["name", "route", "health", "price_list", "special", "visible_to", "state", "created"]
+    list_display = ["name", "route", "order", "health", "price_list", "special", "visible_to", "state", "created"]
     change_form_outer_before_template = "admin/tenants/model/tools.html"
     list_filter = [UpstreamFilter, "enabled"]
     list_defer = ("upstream__api_key",)
     list_filter_submit = True
     list_fullwidth = True
     search_fields = ["name", "upstream_model"]
-    ordering = ["name", "upstream__name"]
+    ordering = ["name", "priority", "upstream__name"]
     inlines = [PriceInline, VisibilityInline]
     list_prefetch = ("teams", "price_entries")
-    fieldsets = [(None, {"fields": ["name", ("upstream", "upstream_model"), "enabled"]}), *fieldsets()]
+    fieldsets = [
+        (
+            None,
+            {"fields": ["name", ("upstream", "upstream_model"), ("priority", "weight"), "fallback_for", "enabled"]},
+        ),
+        *fieldsets(),
+    ]
 
     @override
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: Any) -> None:
@@ -235,6 +241,13 @@ class ModelAdmin(HealthColumn, SharedObjectAdmin):
     def route(self, model: Model) -> SafeString:
         name = model.upstream_model or ("same name" if model.name == "*" else model.name)
         return format_html('{} <span class="c-arrow">→</span> <code class="c-code">{}</code>', model.upstream, name)
+
+    @display(description="Priority, weight", ordering="priority")
+    def order(self, model: Model) -> SafeString:
+        return two_lines(
+            f"{model.priority}, weight {model.weight}",
+            f"fallback for {model.fallback_for}" if model.fallback_for else "",
+        )
 
     @display(description="USD per million tokens")
     def price_list(self, model: Model) -> SafeString | str:

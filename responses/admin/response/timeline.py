@@ -27,6 +27,7 @@ from responses.models import RUNNING, Approval, Response, Status, ToolCall, Turn
 from tenants.console.content_access import audit_read
 from tenants.console.row_pages import start_of
 from tenants.console.viewer import Viewer
+from tenants.models import UsageRecord
 
 # Limits for one page: the layout needs all spans at the same time, and a run may have tens of thousands.
 MAX_TURNS = 2000
@@ -352,6 +353,9 @@ def _turn(response: Response, number: str) -> dict[str, Any] | None:
     turn = turns.filter(number=known).first() if (known := row_number(number)) is not None else None
     if turn is None:
         return None
+    # If the model has several targets, each turn may have been answered by another one.
+    usage = UsageRecord.objects.filter(object_id=response.pk, endpoint=response.endpoint, turn=turn.number)
+    used = usage.order_by("occurred_at", "pk").last() or response
     rows = [
         ("State", turn.state),
         ("Finish reason", turn.finish_reason or "–"),
@@ -360,7 +364,7 @@ def _turn(response: Response, number: str) -> dict[str, Any] | None:
         ("Cache writes", f"{turn.cache_write_tokens:,}"),
         ("Output", f"{turn.output_tokens:,} tokens"),
         ("Reasoning", f"{turn.reasoning_tokens:,}"),
-        ("Upstream", f"{response.upstream_model} at {response.upstream_id}"),
+        ("Upstream", f"{used.upstream_model} at {used.upstream_id}"),
         ("Upstream request ID", turn.upstream_request_id or "–"),
         *_times(turn.started_at, turn.ended_at),
     ]
