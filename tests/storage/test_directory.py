@@ -300,6 +300,65 @@ async def upstream_of(caller: Caller, model: str) -> str | None:
         return None
 
 
+async def target_ids(caller: Caller, model: str) -> list[str]:
+    """Return the ids of the upstreams that may serve the caller's requests for a model, in their order."""
+    return [target.upstream.id for target in (await route(caller, model)).targets]
+
+
+async def test_all_upstreams_of_a_name_are_targets(database: None, caller: Caller, name: str) -> None:
+    oldest, default, newest = await in_db_thread(
+        lambda: (add_route(name), add_route(name, default=True), add_route(name))
+    )
+    assert await target_ids(caller, name) == [default, oldest, newest]
+
+
+async def test_the_wildcard_is_no_target_of_a_name_with_its_own_row(database: None, caller: Caller, name: str) -> None:
+    _, own = await in_db_thread(lambda: (add_route("*", caller.team), add_route(name, caller.team)))
+    assert await target_ids(caller, name) == [own]
+
+
+async def test_all_wildcards_of_a_team_are_targets_of_other_names(database: None, caller: Caller, name: str) -> None:
+    stars = await in_db_thread(lambda: [add_route("*", caller.team) for _ in range(2)])
+    assert await target_ids(caller, name) == stars
+
+
+async def test_targets_of_the_team_are_not_mixed_with_others(database: None, caller: Caller, name: str) -> None:
+    _, *own = await in_db_thread(lambda: (add_route(name), add_route(name, caller.team), add_route(name, caller.team)))
+    assert await target_ids(caller, name) == own
+
+
+async def test_all_upstreams_of_a_fallback_model_come_last(database: None, caller: Caller, name: str) -> None:
+    def add() -> list[str]:
+        small = [add_route(f"{name}-small") for _ in range(2)]
+        Model.objects.filter(name=f"{name}-small", upstream=small[0]).update(fallback_for=name, priority=-5)
+        return [add_route(name), *small]
+
+    expected = await in_db_thread(add)
+    assert await target_ids(caller, name) == expected
+    found = await route(caller, name)
+    assert [target.model for target in found.targets] == [name, f"{name}-small", f"{name}-small"]
+
+
+async def test_a_fallback_model_serves_a_name_whose_upstreams_take_no_requests(
+    database: None, caller: Caller, name: str
+) -> None:
+    def add() -> str:
+        drained, small = add_route(name), add_route(f"{name}-small")
+        Model.objects.filter(upstream=drained).update(weight=0)
+        Model.objects.filter(upstream=small).update(fallback_for=name)
+        return small
+
+    small = await in_db_thread(add)
+    found = await route(caller, name)
+    assert (found.upstream.id, found.model, found.others) == (small, f"{name}-small", ())
+
+
+async def test_a_model_whose_upstreams_take_no_requests_is_not_found(database: None, caller: Caller, name: str) -> None:
+    await in_db_thread(lambda: Model.objects.filter(upstream=add_route(name, caller.team)).update(weight=0))
+    with pytest.raises(ModelNotFound):
+        await route(caller, name)
+
+
 async def test_a_disabled_route_is_ignored(database: None, caller: Caller, name: str) -> None:
     disabled, other = await in_db_thread(lambda: (add_route(name, caller.team, enabled=False), add_route(name)))
     assert (await route(caller, name)).upstream.id == other != disabled

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 
 from tenants import scope, services
-from tenants.models import Model, Team, Upstream
+from tenants.models import Model, Team, Upstream, WireApi
 from tenants.prices import UNKNOWN, PriceList
 from tests.support.api import Api
 from tests.support.upstream import Script, ScriptedUpstream
@@ -25,7 +25,7 @@ class Targets:
 
     upstream: ScriptedUpstream
     stack: ExitStack
-    name: str = field(default_factory=lambda: f"model-{uuid.uuid4().hex[:12]}")
+    name: str
     scripts: list[Script] = field(default_factory=list)
 
     def add(
@@ -36,11 +36,14 @@ class Targets:
         priority: int | None = None,
         prices: PriceList = UNKNOWN,
         teams: Sequence[Team] = (),
+        wire_api: str = WireApi.CHAT_COMPLETIONS.value,
         **columns: Any,
     ) -> Script:
         """Add a target. By default, its public name is that of this model."""
         script = self.stack.enter_context(self.upstream.script())
-        server = Upstream.objects.create(name=f"up-{script.model}", base_url=base_url or self.upstream.url, api_key="k")
+        server = Upstream.objects.create(
+            name=f"up-{script.model}", base_url=base_url or self.upstream.url, api_key="k", wire_api=wire_api
+        )
         self.stack.callback(_delete, server)
         row = Model.objects.create(
             name=name or self.name,
@@ -68,10 +71,10 @@ MakeTargets = Callable[[], Targets]
 
 
 @contextmanager
-def several_targets(upstream: ScriptedUpstream) -> Iterator[Targets]:
+def several_targets(upstream: ScriptedUpstream, *, name: str | None = None) -> Iterator[Targets]:
     """Create a public model without targets. At the end, its scripts are verified and its targets are removed."""
     with ExitStack() as stack:
-        yield Targets(upstream=upstream, stack=stack)
+        yield Targets(upstream=upstream, stack=stack, name=name or f"model-{uuid.uuid4().hex[:12]}")
 
 
 def _delete(server: Upstream) -> None:

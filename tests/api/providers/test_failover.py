@@ -12,6 +12,8 @@ from tests.support.chunks import chunk
 from tests.support.machine_clock import machine_time
 from tests.support.mcp_requests import tool
 from tests.support.mcp_servers import mcp_server
+from tests.support.responses_upstream import answer as responses_answer
+from tests.support.responses_upstream import message_events
 from tests.support.targets import PATHS, Targets, post, several_targets
 from tests.support.upstream import Answer, Cut, Gate, ScriptedUpstream, stream, whole
 from tests.support.web import WebProcess
@@ -212,6 +214,16 @@ def test_later_turns_stay_with_the_target_that_answered(reaching: Api, targets: 
     with mcp_server() as server:
         made = reaching.create(model=targets.name, input="2+3?", tools=[tool(server)])
     assert (made["status"], len(first.received)) == ("completed", 1)
+
+
+@pytest.mark.parametrize("path", ["/responses", "/messages"])
+def test_a_target_with_the_other_api_answers(
+    api: Api, targets: Targets, responses_upstream: ScriptedUpstream, path: str
+) -> None:
+    targets.add().then(WRONG_KEY)
+    with several_targets(responses_upstream, name=targets.name) as others:
+        others.add(priority=1, wire_api="responses").then(responses_answer(message_events("Hel", "lo")))
+        assert "Hello" in str(ok(post(api, path, targets.name)))
 
 
 @pytest.mark.slow
