@@ -19,7 +19,8 @@ from tests.support.chunks import text as text_chunks
 from tests.support.guardrail_hook import FINE, running_hook
 from tests.support.mcp_requests import tool
 from tests.support.mcp_servers import McpServer, mcp_server
-from tests.support.upstream import Pause, Script, refusal, stream
+from tests.support.targets import several_targets, upstream_id
+from tests.support.upstream import Pause, Script, ScriptedUpstream, refusal, stream
 
 
 def timeline(client: Client, response: Response, query: str = "") -> str:
@@ -87,6 +88,23 @@ def test_the_detail_of_a_turn_shows_its_discarded_attempt(lead: Client, operator
     seen = text(lead.get(fragment_url(response, "spans/turn-0/")))
     assert [words in seen for words in ("up-1", "1,234 tokens", "It says WRONG.")] == [True, True, True]
     assert "WRONG" not in text(operator.get(fragment_url(response, "spans/turn-0/")))
+
+
+def test_the_page_shows_who_answered_and_why_the_first_target_did_not(
+    lead: Client, api: Api, upstream: ScriptedUpstream
+) -> None:
+    with several_targets(upstream) as targets:
+        first, second = targets.two()
+        first.then(refusal(401, "Wrong key."))
+        second.say("Hello")
+        made = api.create(model=targets.name, input="Hi")
+        with scope.team(api.caller.team.pk):
+            response = Response.objects.get(pk=made["id"])
+        page = timeline(lead, response)
+        assert (f"up-{first.model}: HTTP 401" in page, f"next: up-{second.model}" in page) == (True, True)
+        assert f"up-{second.model}" in text(lead.get(page_url(response, tab="attempts")))
+        opened = text(lead.get(fragment_url(response, "spans/turn-0/")))
+        assert f"{second.model} at {upstream_id(second)}" in opened
 
 
 def test_details_of_another_response_or_team_are_not_found(lead: Client, stranger: Client, caller: Caller) -> None:

@@ -14,7 +14,7 @@ from tenants.prices import UNKNOWN, PriceList
 from tests.support.api import Api
 from tests.support.upstream import Script, ScriptedUpstream
 
-NOBODY = "http://127.0.0.1:9/v1"
+REFUSING_URL = "http://127.0.0.1:9/v1"
 """Address that refuses connections."""
 PATHS = ("/responses", "/chat/completions", "/messages")
 
@@ -64,7 +64,7 @@ class Targets:
 
     def unreachable(self, **options: Any) -> None:
         """Add a target that refuses connections."""
-        self.add(base_url=NOBODY, **options)
+        self.add(base_url=REFUSING_URL, **options)
 
 
 MakeTargets = Callable[[], Targets]

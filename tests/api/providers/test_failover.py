@@ -48,6 +48,7 @@ def targets(upstream: ScriptedUpstream, database: None) -> Iterator[Targets]:
         yield made
 
 
+@pytest.mark.slow
 @both_forms
 @endpoints
 def test_a_target_that_cannot_be_reached_is_replaced(api: Api, targets: Targets, path: str, is_streamed: bool) -> None:
@@ -57,6 +58,7 @@ def test_a_target_that_cannot_be_reached_is_replaced(api: Api, targets: Targets,
     assert (answer.status_code, "Hello" in answer.text) == (200, True)
 
 
+@pytest.mark.slow
 @both_forms
 @endpoints
 @pytest.mark.parametrize("failure", [BROKEN, DOWN, RESET], ids=["500", "503", "reset"])
@@ -70,6 +72,7 @@ def test_a_target_that_fails_twice_is_replaced(
     assert (answer.status_code, "Hello" in answer.text) == (200, True)
 
 
+@pytest.mark.slow
 @endpoints
 def test_a_target_that_fails_once_is_asked_again(api: Api, targets: Targets, path: str) -> None:
     first, second = targets.two()
@@ -174,6 +177,7 @@ def test_a_rejected_request_is_not_sent_to_another_target(
     assert (answer.status_code, second.received) == (400, [])
 
 
+@pytest.mark.slow
 @both_forms
 @endpoints
 def test_the_client_gets_the_error_of_the_last_target(api: Api, targets: Targets, path: str, is_streamed: bool) -> None:
@@ -239,6 +243,7 @@ def test_a_silent_target_is_asked_once(
     assert text_of(made) == ["Hello"]
 
 
+@pytest.mark.slow
 def test_a_background_response_is_answered_by_the_next_target(
     api: Api, targets: Targets, worker: WorkerProcess
 ) -> None:

@@ -9,10 +9,10 @@ from responses.models import Response, Turn
 from tenants import scope
 from tenants.prices import PriceList
 from tests.support.api import Api, error, ok
-from tests.support.chunks import text
+from tests.support.chunks import chunk, text
 from tests.support.limits import limit
-from tests.support.targets import PATHS, Targets, post, several_targets, upstream_id
-from tests.support.upstream import Answer, Cut, ScriptedUpstream, stream, whole
+from tests.support.targets import PATHS, Targets, body_of, post, several_targets, upstream_id
+from tests.support.upstream import Answer, Cut, Gate, ScriptedUpstream, stream, whole
 from tests.support.usage_records import usage_records
 
 WRONG_KEY = whole({"error": {"message": "Wrong key.", "code": "invalid_api_key"}}, status=401)
@@ -63,6 +63,22 @@ def test_the_response_names_the_target_that_answered(api: Api, targets: Targets)
     assert row.cost == Decimal("0.000013")
     # The reason why the first target did not answer is in the timeline.
     assert f"up-{targets.scripts[0].model}: HTTP 401" in str(turn.spans)
+
+
+@pytest.mark.parametrize("path", ["/responses", "/chat/completions"])
+def test_an_interrupted_answer_is_recorded_with_its_own_target(api: Api, targets: Targets, path: str) -> None:
+    targets.add(prices=PriceList.simple(input="100", output="100")).then(WRONG_KEY)
+    second = targets.add(prices=PriceList.simple(input="1", output="2"))
+    second.then(stream(chunk(content="Hel"), gate := Gate(), chunk(finish="stop")))
+    # An unstored run stops when its client disconnects.
+    with api.stream(path, **body_of(path, targets.name, store=False)) as live:
+        while "Hel" not in str(live.next()):
+            pass
+    gate.wait_until_reached()
+    failed, interrupted = usage_records(api.caller, 2)
+    gate.open()
+    assert (failed.outcome, failed.cost) == ("failed", Decimal(0))
+    assert (interrupted.outcome, interrupted.upstream_id) == ("interrupted", upstream_id(second))
 
 
 @endpoints

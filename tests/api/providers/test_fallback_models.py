@@ -63,6 +63,7 @@ def test_the_requested_model_answers_under_its_own_name(api: Api, targets: Targe
     assert ok(post(api, path, targets.name))["model"] == targets.name
 
 
+@pytest.mark.slow
 def test_a_background_response_names_the_fallback_model(
     api: Api, targets: Targets, fallback: str, worker: WorkerProcess
 ) -> None:
