@@ -184,7 +184,7 @@ class RunState:
     model: str = ""
 
     def note_target(self, result: TurnResult) -> None:
-        """Note which model has answered a turn."""
+        """Record which model has answered a turn."""
         if (target := result.answered_by) is not None:
             self.model = target.model
 
