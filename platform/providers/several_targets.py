@@ -30,8 +30,13 @@ class Targets:
         self._routes = list(route.targets)
 
     def ordered(self) -> list[Route]:
-        """Return the targets for a turn. Those whose upstream asks for a long pause come last."""
-        return sorted(self._routes, key=lambda route: quiet_seconds(route) > LONGEST_WAIT)
+        """Return the targets for a turn. Those whose upstream asks for a long pause come last, the shortest first."""
+
+        def wait(route: Route) -> float:
+            seconds = quiet_seconds(route)
+            return seconds if seconds > LONGEST_WAIT else 0.0
+
+        return sorted(self._routes, key=wait)
 
     def stay_with(self, route: Route) -> None:
         """Begin later turns with this target."""
