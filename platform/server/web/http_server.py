@@ -6,6 +6,7 @@ import resource
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -31,11 +32,17 @@ _GC_THRESHOLDS = (20_000, 10, 10)
 _SWITCH_SECONDS = 0.001
 
 
-def serve(server: str, *, host: str, port: int, processes: int, metrics_port: int = 0) -> None:
-    """Serve until a signal arrives, then finish or hand over the active work (`server.web.shutdown`)."""
+def serve(
+    server: str, *, host: str, port: int, processes: int, metrics_port: int = 0, listening: Callable[[], None]
+) -> None:
+    """Serve until a signal arrives, then finish or hand over the active work (`server.web.shutdown`).
+
+    `listening` is called once, when the start can no longer be refused.
+    """
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     allow_many_sockets()
     listener, metrics_listener = _listen(host, port), metrics_server.listen(metrics_port)
+    listening()
     # Imported late: these modules need the app registry. Before the fork, so that the processes share their memory.
     from core.admission.overload import admission
     from core.compute import pool

@@ -35,7 +35,6 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         refuse_unsafe_start()
         logging.captureWarnings(capture=True)
-        log_slow_interpreter()
         try:
             serve(
                 options["server"],
@@ -43,6 +42,7 @@ class Command(BaseCommand):
                 port=options["port"],
                 processes=options["processes"],
                 metrics_port=options["metrics_port"],
+                listening=log_slow_interpreter,
             )
         except OSError as error:
             raise NotReady(f"Cannot listen on {options['host']}:{options['port']}: {error.strerror}.") from error

@@ -64,10 +64,11 @@ class Command(BaseCommand):
         refuse_unsafe_start()
         # Celery and other libraries warn at start; as lines of the log, these are JSON as well.
         logging.captureWarnings(capture=True)
-        log_slow_interpreter()
         allow_many_sockets()
         metrics_server.register()
         metrics_server.serve(metrics_server.listen(options["metrics_port"]))
+        # A start that is refused says only why.
+        log_slow_interpreter()
         # A worker refuses nothing: it executes only accepted requests.
         pool.configure(processes=settings.COMPUTE_PROCESSES, refuses=False, observe=metrics.count_computation)
         task_runs.watch()
