@@ -43,8 +43,6 @@ ABORT = "abort"
 """Key of the scope with a function of the server that closes the connection without sending the rest."""
 WATCH = "watch"
 """Key of the scope with a function of some servers that takes a callback for the disconnect of the client, or None."""
-_FIRST_VALUES = "first_values"
-"""Key of the scope with its list of headers and the dictionary of `_first_values`."""
 _MAX_CLIENT_REQUEST_ID = 512
 # A longer body without a Content-Length is kept on disk until it is complete.
 _MAX_UNANNOUNCED_BYTES = 1024 * 1024
@@ -63,25 +61,16 @@ class ClientDisconnected(Exception):
 
 
 def header(scope: Scope, name: bytes) -> str:
-    """Return a request header, the first of several with this name, or an empty string."""
-    return bytes(_first_values(scope).get(name, b"")).decode("latin-1")
+    """Return a request header, or an empty string."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value).decode("latin-1")
+    return ""
 
 
 def headers_joined(scope: Scope, name: bytes) -> str:
     """Return all values of a request header that may occur several times, in one line."""
-    if name not in _first_values(scope):
-        return ""
     return ", ".join(bytes(value).decode("latin-1") for key, value in scope["headers"] if key == name)
-
-
-def _first_values(scope: Scope) -> Mapping[bytes, bytes]:
-    """Return the first value of each header. Eight headers of each request are read."""
-    headers = scope["headers"]
-    known: tuple[object, Mapping[bytes, bytes]] | None = scope.get(_FIRST_VALUES)
-    # Middleware may replace the list in a copy of the scope.
-    if known is None or known[0] is not headers:
-        known = scope[_FIRST_VALUES] = headers, dict(reversed(headers))
-    return known[1]
 
 
 def _unknown_route(_: Scope) -> str:
