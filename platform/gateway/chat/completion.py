@@ -37,15 +37,13 @@ async def complete(*, principal: Principal, body: ChatRequest, request: RequestI
     """Return the upstream's completion; raises `ApiError`."""
     call = await _route(principal, body, request)
     await call.reserve()
-    values = call.values(stream=False)
     await call.open()
     while True:
         try:
-            async with call.post(values) as response:
+            async with call.post(stream=False) as response:
                 completion = with_valid_usage(await read_document(response))
         except UpstreamFailed as failed:
             if call.fails_over(failed.failure):
-                values = call.values(stream=False)
                 continue
             await call.end(outcome="failed")
             raise failed.failure.as_api_error() from failed
@@ -60,7 +58,6 @@ async def complete(*, principal: Principal, body: ChatRequest, request: RequestI
         if not call.fails_over(failure):
             await call.end(outcome="failed")
             raise for_client(call.route, failure).as_api_error()
-        values = call.values(stream=False)
     (completion,) = call.named([completion])
     row = call.row_for(completion)
     await call.end(outcome="stop", row=row)
@@ -71,16 +68,14 @@ async def stream(*, principal: Principal, body: ChatRequest, request: RequestInf
     """Return the events of a completion once the upstream has begun to respond; earlier errors raise `ApiError`."""
     call = await _route(principal, body, request)
     await call.reserve()
-    values = call.values(**_STREAMED)
     await call.open()
     # Opened here and not in the generator: errors before the first byte must become HTTP errors.
     stack = AsyncExitStack()
     while True:
         try:
-            response = await stack.enter_async_context(call.post(values))
+            response = await stack.enter_async_context(call.post(**_STREAMED))
         except UpstreamFailed as failed:
             if call.fails_over(failed.failure):
-                values = call.values(**_STREAMED)
                 continue
             await call.end(outcome="failed")
             raise failed.failure.as_api_error() from failed
@@ -101,7 +96,7 @@ async def _events(
                 accumulator = None if call.own_id is None else CompletionAccumulator()
                 try:
                     if response is None:
-                        response = await stack.enter_async_context(call.post(call.values(**_STREAMED)))
+                        response = await stack.enter_async_context(call.post(**_STREAMED))
                     async for read in _chunks(response, call.check()):
                         chunks = call.named(read)
                         for chunk in chunks:

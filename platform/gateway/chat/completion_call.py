@@ -63,13 +63,10 @@ class CompletionCall:
             self.route, *self._waiting = Targets(routed.route).ordered()
             self._deadline = time.monotonic() + settings.UPSTREAM_RETRY_SECONDS
 
-    def values(self, **stream: Any) -> dict[str, Any]:
-        """Return the body of the request to the present target, with these parameters of streaming."""
+    def post(self, **stream: Any) -> AbstractAsyncContextManager[Answer]:
+        """Send the request to the present target, with these parameters of streaming."""
         limit = {} if self._stated is None else {dialect_of(self.route).limit: self._stated}
-        return {**capabilities.upstream_values(self.sent, self.route), **stream, **limit}
-
-    def post(self, values: dict[str, Any]) -> AbstractAsyncContextManager[Answer]:
-        """Send the request to the present target."""
+        values = {**capabilities.upstream_values(self.sent, self.route), **stream, **limit}
         path, routed = "/chat/completions", self._routed
         if not routed.targets:
             return routed.post(path, values)
