@@ -76,7 +76,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
         "interpreters": {
             package.name: package.python().build.describe()
             for package in PACKAGES
-            if package.is_python and any(each.target.name in package.models for each in found)
+            if package.is_python and any(contender.target.name in package.models for contender in found)
         },
         "missing": missing,
         "rounds": rounds,
@@ -136,9 +136,9 @@ def contenders(directory: Path) -> Iterator[tuple[Stack, list[Contender], list[s
 
 def _print_failures(comparison: Comparison) -> None:
     for (kind, connections, server), cell in comparison.rounds.items():
-        if errors := [each.first_error for each in cell if each.failed]:
+        if errors := [measured.first_error for measured in cell if measured.failed]:
             print(f"{server}, {kind} at {connections}: {errors[0][:200]}")
-    noise = median(each.foreign_cores for cell in comparison.rounds.values() for each in cell)
+    noise = median(measured.foreign_cores for cell in comparison.rounds.values() for measured in cell)
     if noise > NOISY_CORES:
         print(f"Other processes used {noise:.1f} cores meanwhile: repeat on an idle machine.")
 

@@ -103,7 +103,7 @@ class Comparison:
 
     def _measure_cell(self, contender: Contender, kind: str, connections: int) -> None:
         cell = self.rounds[kind, connections, contender.target.name]
-        if cell and max(each.seconds for each in cell) > PATIENCE_SECONDS:
+        if cell and max(measured.seconds for measured in cell) > PATIENCE_SECONDS:
             return
         # A window of a few seconds would end before a slow server has answered all connections once: those get as
         # many requests as connections. A process is about as fast with many connections as with one.
@@ -114,7 +114,7 @@ class Comparison:
         cell.append(self._measure(contender, kind, once if slow else window))
 
     def _measure(self, contender: Contender, kind: str, pace: Pace) -> Measurement:
-        others = {each.target.pid for each in self.contenders} - {contender.target.pid}
+        others = {server.target.pid for server in self.contenders} - {contender.target.pid}
         measured = measure(contender.target, body=contender.body(kind), pace=pace, bystanders=sorted(others))
         if contender.target.name in {PLATFORM, PER_CORE}:
             self.completed += measured.completed
