@@ -1,8 +1,8 @@
 """`python -m benchmarks request-phases`: what the time of a single request is spent on, from a trace of system calls.
 
 Requests are sent one at a time. strace records when the web process reads and writes; between two of these moments it
-either computes or waits for PostgreSQL or the upstream, which answers in microseconds. strace adds about 20 us to each
-system call. Needs strace, and the right to trace the process.
+either computes or waits for PostgreSQL or the upstream, which answers in microseconds. strace makes each system call
+slower, so that the figures are upper bounds. Needs strace, and the right to trace the process.
 """
 
 import re

@@ -19,7 +19,7 @@ from io import BytesIO
 from typing import TypeVar
 
 Result = TypeVar("Result")
-# Validation of 128 KiB takes up to 5 ms if they are thousands of values, and 0.1 ms if they are one text. A request has
+# Validation of 128 KiB takes up to 5 ms if they are thousands of values, and little if they are one text. A request has
 # a dozen calls, each of which takes 0.1 ms more in the thread, and all requests wait for the same thread.
 LARGE_BYTES = 128 * 1024
 HUGE_BYTES = 512 * 1024
