@@ -81,6 +81,16 @@ def test_a_target_that_fails_once_is_asked_again(api: Api, targets: Targets, pat
     assert second.received == []
 
 
+def assert_the_second_target_answers(
+    api: Api, targets: Targets, path: str, *, after: Answer, is_streamed: bool
+) -> None:
+    first, second = targets.two()
+    first.then(after)
+    second.say("Hello")
+    answer = post(api, path, targets.name, stream=is_streamed)
+    assert (answer.status_code, "Hello" in answer.text) == (200, True)
+
+
 @both_forms
 @endpoints
 @pytest.mark.parametrize(
@@ -91,11 +101,7 @@ def test_a_target_that_fails_once_is_asked_again(api: Api, targets: Targets, pat
 def test_a_target_that_refuses_is_replaced_at_once(
     api: Api, targets: Targets, path: str, is_streamed: bool, failure: Answer
 ) -> None:
-    first, second = targets.two()
-    first.then(failure)
-    second.say("Hello")
-    answer = post(api, path, targets.name, stream=is_streamed)
-    assert (answer.status_code, "Hello" in answer.text) == (200, True)
+    assert_the_second_target_answers(api, targets, path, after=failure, is_streamed=is_streamed)
 
 
 @endpoints
@@ -128,11 +134,7 @@ def test_a_target_that_asked_for_a_long_wait_is_not_asked_first(api: Api, target
 def test_an_answer_that_fails_before_its_first_event_is_replaced(
     api: Api, targets: Targets, path: str, is_streamed: bool, failure: Answer
 ) -> None:
-    first, second = targets.two()
-    first.then(failure)
-    second.say("Hello")
-    answer = post(api, path, targets.name, stream=is_streamed)
-    assert (answer.status_code, "Hello" in answer.text) == (200, True)
+    assert_the_second_target_answers(api, targets, path, after=failure, is_streamed=is_streamed)
 
 
 @endpoints
