@@ -56,6 +56,7 @@ from providers.http_client import (
     close_session,
     error_body,
     request_failed,
+    max_connections,
     tls_context,
 )
 from providers.retries import Retries
@@ -63,7 +64,6 @@ from providers.upstream_errors import MAX_MESSAGE, failure_from_status
 from tenants.directory import Route, UpstreamEndpoint
 
 _TOO_MANY = int(httpx2.codes.TOO_MANY_REQUESTS)
-_MAX_CONNECTIONS = 2000
 # Statuses with a name, which metrics count separately: a server may send any number.
 _STATUSES = frozenset(int(code) for code in httpx2.codes)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
@@ -131,7 +131,7 @@ def _new_clients(upstream: UpstreamEndpoint) -> UpstreamClients:
             timeout=timeout,
             verify=tls_context(),
             event_hooks={"response": [_raise_error_status]},
-            limits=httpx2.Limits(max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_CONNECTIONS),
+            limits=httpx2.Limits(max_connections=max_connections(), max_keepalive_connections=max_connections()),
         ),
     )
     # Constant for the upstream, so they are built once. The SDK marks headers without a value with an object.

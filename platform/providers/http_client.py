@@ -7,6 +7,7 @@ difference is that no cookies are kept: a cookie of a load balancer would send e
 """
 
 import asyncio
+import resource
 import socket
 import ssl
 import time
@@ -28,7 +29,6 @@ from core.json import lenient_json
 from core.json.large_work import LARGE_BYTES
 from core.per_loop import PerLoop
 
-_MAX_CONNECTIONS = 2000
 _KEEP_ALIVE_SECONDS = 5.0
 # The SDK follows 20 redirects. aiohttp does not follow the last redirect that it allows.
 _MAX_REDIRECTS = 21
@@ -268,7 +268,7 @@ def _session() -> aiohttp.ClientSession:
     connector = aiohttp.TCPConnector(
         # No limit in total, only per server: a server that hangs must not use up the connections of other servers.
         limit=0,
-        limit_per_host=_MAX_CONNECTIONS,
+        limit_per_host=max_connections(),
         keepalive_timeout=_KEEP_ALIVE_SECONDS,
         ssl=tls_context(),
         socket_factory=_probed_socket,
@@ -283,6 +283,15 @@ async def close_session() -> None:
 
 
 @lru_cache(maxsize=1)
+def max_connections() -> int:
+    """Return how many connections to one upstream a process opens: half of the files that it may have open.
+
+    A stream holds one connection to its client and one to its upstream. A request that is beyond the limit would wait
+    for the end of another one, although its upstream may have room.
+    """
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+
+
 def tls_context() -> ssl.SSLContext:
     """Return the TLS settings of the SDK's HTTP client."""
     # Cached, as reading the certificates takes 20 ms.

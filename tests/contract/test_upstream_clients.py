@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import resource
 import socket
 import ssl
 import struct
@@ -34,6 +35,7 @@ from providers.http_client import (
     ErrorStatus,
     NoAnswer,
     RequestFailed,
+    max_connections,
     tls_context,
 )
 from tenants.directory import Route, UpstreamEndpoint
@@ -444,3 +446,12 @@ def test_a_connection_is_closed_when_an_answer_is_abandoned() -> None:
             await outcome_of(send_directly, f"http://127.0.0.1:{server.port}/v1", read=False)
 
     asyncio.run(asyncio.wait_for(scenario(), PAUSE))
+
+
+def test_an_upstream_gets_half_of_the_files_that_a_process_may_open() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (600, hard))
+    try:
+        assert max_connections() == 300
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
