@@ -352,7 +352,8 @@ class PriceList:
             known = latest.get(key)
             if known is None or _time(known) <= _time(entry):
                 latest[key] = entry
-        return PriceList(latest.values())
+        # Each request asks for the current prices, which are usually the whole list.
+        return self if (*latest.values(),) == self.entries else PriceList(latest.values())
 
     def _entry(
         self,
