@@ -93,7 +93,7 @@ class SocketResponses:
             authorization = header(self._scope, b"authorization")
             open_requests.check(authorization)
             admission.check(admission.team_of(authorization))
-            with open_requests.open_request(authorization), admission.waiting():
+            with open_requests.OpenRequest(authorization), admission.waiting():
                 principal = await authenticate_socket(self._scope)
                 await admission.turn(team_id=principal.team_id, weight=principal.weight, authorization=authorization)
                 body = await off_loop(partial(_parse_message, request.values))

@@ -94,7 +94,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
         _OPEN.inc()
         _open.add(self)
         try:
-            with open_requests.open_request(header(scope, b"authorization")):
+            with open_requests.OpenRequest(header(scope, b"authorization")):
                 await super().__call__(scope, receive, send)
         except asyncio.CancelledError:
             if not self._is_stalled:

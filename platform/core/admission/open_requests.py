@@ -6,8 +6,6 @@ reading of its body.
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from django.conf import settings
 
@@ -40,17 +38,22 @@ def check(authorization: str, *, counted: int = 0) -> None:
         raise error
 
 
-@contextmanager
-def open_request(authorization: str) -> Iterator[None]:
-    """Count a request with this header until the end of the block."""
-    key = hash(authorization)
-    _open[key] += 1
-    try:
-        yield
-    finally:
-        _open[key] -= 1
-        if not _open[key]:
-            del _open[key]
+class OpenRequest:
+    """Counts a request with a header until the end of the block."""
+
+    # Not a generator of `contextlib`, which takes 0.5 KB more per open stream.
+    __slots__ = ("_key",)
+
+    def __init__(self, authorization: str) -> None:
+        self._key = hash(authorization)
+
+    def __enter__(self) -> None:
+        _open[self._key] += 1
+
+    def __exit__(self, *_: object) -> None:
+        _open[self._key] -= 1
+        if not _open[self._key]:
+            del _open[self._key]
 
 
 def with_bound(guard: App) -> App:
@@ -63,7 +66,7 @@ def with_bound(guard: App) -> App:
             scope.setdefault(REJECTED, error)
             await guard(scope, receive, send)
             return
-        with open_request(authorization):
+        with OpenRequest(authorization):
             await guard(scope, receive, send)
 
     return bounded
