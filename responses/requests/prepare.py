@@ -32,6 +32,7 @@ from responses.requests.parameters import (
     build_sampling,
     compaction_plan,
     hidden_options,
+    included_fields,
     input_items,
     public_parameters,
     split_instructions,
@@ -226,7 +227,7 @@ def build_run_context(
         # An unstored response has no stored parameters, so its run can only be ended.
         sampling=build_sampling(parameters, options, items) if parameters else Sampling(),
         traits=ModelTraits(**options.get("traits", {})),
-        include=frozenset(options.get("include", ())),
+        include=included_fields(options),
         instruction_items=len(context.preface),
         compacted_items=context.compacted,
         compaction=compaction_plan(options),

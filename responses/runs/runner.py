@@ -158,7 +158,9 @@ class LiveRun:
         self.next_sequence = self._recorder.log.next_sequence
         """The number of the next event. After the end of `frames`, the client has received all events before it."""
         self._task: asyncio.Task[None] | None = None
-        self._is_over = asyncio.Event()
+        self._is_over = False
+        # Created for the first caller that waits: an open stream has none, and an event takes 0.8 KB.
+        self._over: asyncio.Event | None = None
         self._stop = Stop.NONE
         # Set when the end of the run is being written, or the run is left to a worker. Then the run cannot be stopped.
         self._is_ending = False
@@ -200,13 +202,17 @@ class LiveRun:
     def _release_client(self, error: Exception | None = None) -> None:
         """End the stream, and wake the callers that wait for the end of the run."""
         self._stream.close(ConnectionCut() if self.end is None else error)
-        self._is_over.set()
+        self._is_over = True
+        if self._over is not None:
+            self._over.set()
 
     async def finished(self) -> RunEnded:
         """Wait until the run has ended and return its end. If the database is unavailable, the wait is limited."""
         if self._task is not None:
             # A client that stops waiting does not cancel the run.
-            await self._is_over.wait()
+            if not self._is_over:
+                self._over = self._over or asyncio.Event()
+                await self._over.wait()
             if self._task.done():
                 self._task.result()
         return cast("RunEnded", self.end)

@@ -4,6 +4,8 @@ Django's own handler starts a thread for each request (0.5 ms). The API does not
 event loop, synchronous ones in the threads that keep database connections.
 """
 
+from __future__ import annotations  # closures of each request would otherwise build theirs
+
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -403,7 +405,7 @@ class ApiHandler(ASGIHandler):
             return error_response(as_api_error(error))
 
 
-async def _ended_before(work: "asyncio.Future[Any]", disconnected: "asyncio.Future[Message]") -> bool:
+async def _ended_before(work: asyncio.Future[Any], disconnected: asyncio.Future[Message]) -> bool:
     """Wait for `work` and return whether it ended; cancel it if the client disconnects or the request is cancelled."""
     try:
         await asyncio.wait({work, disconnected}, return_when=asyncio.FIRST_COMPLETED)

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -57,7 +57,6 @@ class TurnConverter(ABC):
         self._cipher = cipher
         self._show_raw = show_raw
         self._made: list[CallSegment] = []
-        self._call_ids: set[str] = set()
         self._usage: Usage | None = None
         self._service_tier: str | None = None
         self._failure: Failure | None = None
@@ -65,6 +64,11 @@ class TurnConverter(ABC):
         self.first_token_at: datetime | None = None
         # True if the turn has ended or failed, and the rest of the stream is not needed.
         self.over = False
+
+    @cached_property
+    def _call_ids(self) -> set[str]:
+        # Created by the first call, because most turns have none and an open stream keeps its converter.
+        return set()
 
     def feed(self, upstream: Iterable[UpstreamEvent], *, joins_texts: bool = False) -> list[Event]:
         """Return the events for the upstream events of one network read.
