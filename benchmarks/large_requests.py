@@ -68,6 +68,11 @@ def requests() -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     roles = ("user", "assistant")
     messages = [{"role": roles[number % 2], "content": _SENTENCE * 4} for number in range(2_001)]
     yield "2,000 messages", "/responses", {"input": messages}
+    # As many objects as a request may have that is served on the event loop, with its longest text.
+    few = [{"role": roles[number % 2], "content": _SENTENCE * 45} for number in range(201)]
+    yield "200 messages, 0.4 MB", "/responses", {"input": few}
+    short = [{"role": roles[number % 2], "content": "Hi"} for number in range(2_501)]
+    yield "2,500 short messages, 0.1 MB", "/responses", {"input": short}
     calls = [
         item
         for number in range(1_000)

@@ -48,14 +48,28 @@ MESSAGES = [{"role": "user", "content": "Hi"}]
     ("body", "expected"),
     [
         ({"input": "Hi"}, Weight.USUAL),
-        ({"input": MESSAGES * 3_000}, Weight.USUAL),
+        ({"input": MESSAGES * 200}, Weight.USUAL),
+        ({"input": MESSAGES * 2_500}, Weight.LARGE),
+        ({"input": [{"role": "user", "content": TEXT * 4}] * 2_000}, Weight.LARGE),
+        ({"input": TEXT * 1_000}, Weight.USUAL),
         ({"input": TEXT * 4_000}, Weight.LONG),
         ({"input": [{"role": "user", "content": TEXT * 20}] * 200}, Weight.LONG),
         ({"input": MESSAGES * 6_000}, Weight.LARGE),
         ({"input": [0] * 200_000}, Weight.LARGE),
         ({"input": TEXT * 20_000}, Weight.LARGE),
     ],
-    ids=["short", "messages", "text", "long messages", "many messages", "numbers", "long text"],
+    ids=[
+        "short",
+        "messages",
+        "2,500 messages",
+        "2,000 longer messages",
+        "54 KB of text",
+        "text",
+        "long messages",
+        "many messages",
+        "numbers",
+        "long text",
+    ],
 )
 async def test_the_weight_of_a_request_depends_on_its_size_and_structure(
     body: dict[str, object], expected: Weight
