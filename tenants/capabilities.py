@@ -36,6 +36,16 @@ class OutputLimit(models.TextChoices):
     MAX_COMPLETION_TOKENS = "max_completion_tokens", "max_completion_tokens"
 
 
+class AssistantPrefix(models.TextChoices):
+    """Support of a model for a request whose last message is the beginning of its answer."""
+
+    NONE = "", "Not supported: the answer is repeated from its beginning"
+    LAST_MESSAGE = "last_message", "The last message is continued (Anthropic, llama.cpp)"
+    CONTINUE_FINAL_MESSAGE = "continue_final_message", "With continue_final_message (vLLM, SGLang)"
+    PREFIX = "prefix", "With prefix: true (DeepSeek beta)"
+    REPEATED_PREFIX = "repeated_prefix", "With prefix: true, and repeated in the answer (Mistral)"
+
+
 class ReasoningHistory(models.TextChoices):
     """The part of its earlier reasoning that a model receives again."""
 
@@ -72,6 +82,7 @@ class Capabilities:
     max_image_tokens: int | None = None
     max_audio_seconds: int | None = None
     token_counting: str = TokenCounting.ESTIMATE.value
+    assistant_prefix: str = AssistantPrefix.NONE.value
 
 
 class CapabilityColumns(models.Model):
@@ -180,6 +191,15 @@ class CapabilityColumns(models.Model):
         choices=TokenCounting.choices,
         default=TokenCounting.ESTIMATE,
         help_text="Method of counting input tokens.",
+    )
+    assistant_prefix = models.CharField(
+        max_length=30,
+        blank=True,
+        choices=AssistantPrefix.choices,
+        default=AssistantPrefix.NONE,
+        db_default="",
+        help_text="Continuation of an answer that another target has begun: the text that was sent is the beginning of "
+        "its answer.",
     )
 
     class Meta:

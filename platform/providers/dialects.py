@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from tenants.capabilities import OutputLimit, ReasoningHistory
+from tenants.capabilities import AssistantPrefix, OutputLimit, ReasoningHistory
 from tenants.directory import Route
 
 THINKING_PARTS = "content[].thinking"
@@ -174,6 +174,21 @@ def _dialect_for(host: str, model: str) -> Dialect:
 
 def _ends(row: _Row) -> tuple[str, ...]:
     return tuple(f".{host.removeprefix('.')}" for host in row.hosts)
+
+
+def with_prefix(body: dict[str, Any], text: str, *, route: Route) -> dict[str, Any]:
+    """Return a chat completion that asks for the continuation of an answer that begins with this text."""
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    kind = route.capabilities.assistant_prefix
+    if kind in {AssistantPrefix.PREFIX, AssistantPrefix.REPEATED_PREFIX}:
+        # https://api-docs.deepseek.com/guides/chat_prefix_completion and
+        # https://docs.mistral.ai/capabilities/completion/prefix
+        message["prefix"] = True
+    body = {**body, "messages": [*body["messages"], message]}
+    if kind == AssistantPrefix.CONTINUE_FINAL_MESSAGE:
+        # https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#extra-parameters_2
+        body |= {"continue_final_message": True, "add_generation_prompt": False}
+    return body
 
 
 def is_refused_limit(status: int, error: object) -> bool:

@@ -16,7 +16,10 @@ from tenants.models import Model
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Input", ("vision", "max_images", "inline_images", "files", "developer_role")),
-    ("Output", ("structured_output", "logprobs", "extra_sampling", "always_stream", "output_limit")),
+    (
+        "Output",
+        ("structured_output", "logprobs", "extra_sampling", "always_stream", "output_limit", "assistant_prefix"),
+    ),
     ("Tools", ("forced_tool_choice", "custom_tools")),
     (
         "Reasoning",
@@ -50,6 +53,7 @@ _LABELS = {
     "reasoning_field": "Reasoning field",
     "reasoning_history": "Earlier reasoning",
     "output_limit": "Output limit",
+    "assistant_prefix": "Begun answers",
     "think_tags": "<think> tags",
     "context_window": "Context window",
     "token_counting": "Token counting",

@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations cc45beb6804b918fd1df266e72141bbfa35953e0feac022607e7fb04342147b6
+-- PostgreSQL 18, migrations d476c34e086a78897a21aa3be85f1e17e9cb670855d5100fb70a12c521f9fbee
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1532,6 +1532,7 @@ CREATE TABLE public.tenants_model (
     priority smallint DEFAULT 0 NOT NULL,
     weight smallint DEFAULT 1 NOT NULL,
     fallback_for character varying(200) DEFAULT ''::character varying NOT NULL,
+    assistant_prefix character varying(30) DEFAULT ''::character varying NOT NULL,
     CONSTRAINT tenants_model_context_window_check CHECK ((context_window >= 0)),
     CONSTRAINT tenants_model_max_audio_seconds_check CHECK ((max_audio_seconds >= 0)),
     CONSTRAINT tenants_model_max_image_tokens_check CHECK ((max_image_tokens >= 0)),
@@ -2376,7 +2377,8 @@ INSERT INTO public.django_migrations (id, app, name, applied) VALUES
 	(50, 'tenants', '0005_upstream_credentials', now()),
 	(51, 'tenants', '0006_model_provider_choices', now()),
 	(52, 'tenants', '0007_model_targets', now()),
-	(53, 'usersessions', '0001_initial', now());
+	(53, 'tenants', '0008_model_assistant_prefix', now()),
+	(54, 'usersessions', '0001_initial', now());
 
 SELECT pg_catalog.setval('public.account_emailaddress_id_seq', 1, false);
 
@@ -2402,7 +2404,7 @@ SELECT pg_catalog.setval('public.django_admin_log_id_seq', 1, false);
 
 SELECT pg_catalog.setval('public.django_content_type_id_seq', 81, true);
 
-SELECT pg_catalog.setval('public.django_migrations_id_seq', 53, true);
+SELECT pg_catalog.setval('public.django_migrations_id_seq', 54, true);
 
 SELECT pg_catalog.setval('public.mfa_authenticator_id_seq', 1, false);
 
