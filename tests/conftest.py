@@ -135,7 +135,12 @@ daphne_web = web_fixture(server="daphne")
 # It allows URLs on this machine in requests.
 reaching_web = web_fixture(EGRESS_ALLOW="127.0.0.1", CONTAINER_ALLOWED_DOMAINS="localhost,example.invalid")
 # It waits one second for a silent upstream.
-short_timeout_web = web_fixture(UPSTREAM_IDLE_TIMEOUT="1", UPSTREAM_ANSWER_TIMEOUT="1")
+short_timeout_web = web_fixture(
+    UPSTREAM_IDLE_TIMEOUT="1",
+    UPSTREAM_ANSWER_TIMEOUT="1",
+    UPSTREAM_FIRST_TOKEN_SECONDS="1",
+    UPSTREAM_STALL_SECONDS="1",
+)
 
 
 @pytest.fixture(scope="session")

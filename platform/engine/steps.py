@@ -66,14 +66,16 @@ class TurnRecord:
 
 
 def lost_usage(result: TurnResult, *, input_tokens: Callable[[], int]) -> list[Usage]:
-    """Return the usage of each request of a turn that failed before an answer began and was repeated."""
-    # It is unknown whether the upstream has generated an answer, but it may have read the input.
+    """Return the usage of each request of a turn that failed and was repeated."""
     return [attempt.usage or estimated_usage(attempt, input_tokens=input_tokens) for attempt in result.lost_attempts]
 
 
 def estimated_usage(attempt: Attempt, *, input_tokens: Callable[[], int]) -> Usage:
-    """Return an estimate of the usage of a request whose answer was not read; no usage if it is not charged."""
-    return Usage(input_tokens=input_tokens(), estimated=True) if attempt.may_be_charged else Usage()
+    """Return an estimate of the usage of a request whose answer is incomplete; no usage if it is not charged."""
+    if not attempt.may_be_charged:
+        return Usage()
+    # If no answer has begun, it is unknown whether the upstream has generated any, but it may have read the input.
+    return Usage(input_tokens=input_tokens(), output_tokens=attempt.output_tokens, estimated=True)
 
 
 CallState = Literal["pending", "waiting", "asked", "refused"]

@@ -74,8 +74,9 @@ class Attempt:
 
     `status` is None without an answer. `request_id` is the upstream's id of the request. `was_sent` is false if there
     was no connection, so that the upstream has not received the request. `timed_out`: the upstream did not begin to
-    answer in time. `target` is None if there is only one. `usage` is the usage that the upstream has reported before
-    its answer failed and the request was sent to another target.
+    answer in time, or stopped in the middle of it. `target` is None if there is only one. If the answer failed and the
+    request was sent to another target, `usage` is the usage that the upstream has reported before, and `output_tokens`
+    is an estimate of the output that has arrived.
     """
 
     began: datetime
@@ -86,6 +87,7 @@ class Attempt:
     timed_out: bool = False
     target: Target | None = None
     usage: Usage | None = None
+    output_tokens: int = 0
 
     @property
     def may_be_charged(self) -> bool:
@@ -188,6 +190,7 @@ class TurnRequest:
     None where it is not needed. `first_output_index` is the output index of the turn's first item. Without `streamed`,
     the upstream may answer with one document, because the answer is only used when it is complete. Without
     `may_repeat`, the request is not sent again once the upstream may charge for it, because budgets cover it only once.
+    `answer_prefix` is the beginning of the answer, which another server has written, for a server that continues it.
     """
 
     model: str
@@ -199,6 +202,7 @@ class TurnRequest:
     cipher: ReasoningCipher | None = None
     streamed: bool = True
     may_repeat: bool = True
+    answer_prefix: str = ""
 
 
 class Finish(StrEnum):
@@ -267,7 +271,7 @@ class TurnResult:
 
     @property
     def lost_attempts(self) -> Sequence[Attempt]:
-        """Requests that were sent and repeated, because they failed before an answer began."""
+        """Requests that were sent and repeated, because they failed or their answer was cut."""
         return [attempt for attempt in (self.attempts or ())[:-1] if attempt.was_sent]
 
     @property

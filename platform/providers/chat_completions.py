@@ -6,7 +6,7 @@ from engine.attachments import AttachmentMap
 from engine.turn import TurnRequest
 from providers.chat_messages import CallExtras, MessageFormat, ReasoningWriter, messages
 from providers.chat_parts import PartWriter
-from providers.dialects import dialect_of
+from providers.dialects import dialect_of, with_prefix
 from providers.parameters import common_parameters, filled, tool_parameters
 from tenants.directory import Route
 
@@ -37,6 +37,8 @@ def request_body(route: Route, request: TurnRequest, attachments: AttachmentMap)
     }
     if request.streamed:
         body["stream_options"] = {"include_usage": True}
+    if request.answer_prefix:
+        body = with_prefix(body, request.answer_prefix, route=route)
     if sampling.tools:
         body |= tool_parameters(sampling, can)
     return body | filled(

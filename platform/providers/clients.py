@@ -64,6 +64,7 @@ from providers.retries import Retries
 from providers.upstream_errors import MAX_MESSAGE, failure_from_status
 from tenants.directory import Route, UpstreamEndpoint
 
+STALLED = Failure.of(UpstreamError("The model's server stopped responding in the middle of its answer."))
 _TOO_MANY = int(httpx2.codes.TOO_MANY_REQUESTS)
 # Statuses with a name, which metrics count separately: a server may send any number.
 _STATUSES = frozenset(int(code) for code in httpx2.codes)
@@ -437,9 +438,7 @@ async def read_piece(answer: Answer) -> bytes:
     try:
         return await answer.read()
     except AnswerStalled as error:
-        raise UpstreamFailed(
-            Failure.of(UpstreamError("The model's server stopped responding in the middle of its answer."))
-        ) from error
+        raise UpstreamFailed(STALLED) from error
     except AnswerTooSlow as error:
         raise UpstreamFailed(
             Failure.of(UpstreamError("The model's server did not complete its answer in time."))

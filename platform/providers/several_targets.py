@@ -1,21 +1,30 @@
-"""Turns of a model with several targets: if a target fails before the turn has any output, the next target is tried."""
+"""Turns of a model with several targets: if a target fails, the next one answers or continues the answer."""
 
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from http import HTTPStatus
 
 from django.conf import settings
 
+from conversations.items import plain_text
 from core.clock import now
 from core.errors import Failure
 from engine import spans
+from engine.compaction.token_estimate import tokens
+from engine.continuation import Diverged, TurnOutput
 from engine.events.types import Event
 from engine.turn import Attempt, Finish, Target, TurnRequest, TurnResult
 from providers.failover import LONGEST_WAIT, FailedRequest, NextStep, next_step
 from providers.retries import quiet_seconds
+from providers.time_limits import TooSilent, limited
 from providers.upstream import UpstreamModel, UpstreamTurn
+from tenants.capabilities import AssistantPrefix
 from tenants.directory import Route
+
+REFUSALS = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY})
+"""Statuses of a server that does not accept a request with the beginning of its answer."""
 
 
 def target_of(route: Route) -> Target:
@@ -86,10 +95,12 @@ class FailoverModel:
 
 
 class FailoverTurn:
-    """One call of the model: a turn at one target after the other, until one has output or none is left.
+    """One call of the model: a turn at one target after the other, until one has answered or none is left.
 
     The time for repeated requests, which begins with the first request, is shared by all targets. Each target gets a
-    first request even after this time: the targets before it may have used it up by not answering.
+    first request even after this time: the targets before it may have used it up by not answering. An answer that was
+    cut after output was sent is continued by the next target if its text allows it (`engine.continuation`). In the
+    background, where nobody waits, the turn is otherwise repeated after the items that were sent.
     """
 
     def __init__(self, model: FailoverModel, request: TurnRequest) -> None:
@@ -97,37 +108,81 @@ class FailoverTurn:
         self._request = request
         self._attempts: list[Attempt] = []
         self._turn: UpstreamTurn | None = None
+        self._output = TurnOutput(request)
         self._result = TurnResult(finish=Finish.INTERRUPTED, attempts=())
 
     async def events(self) -> AsyncGenerator[list[Event], None]:
-        """Send the request and yield the events of the target that answers."""
-        options, targets, attempts = self._model.model, self._model.targets, self._attempts
+        """Send the request and yield the events of the targets that answer."""
+        options, targets, attempts, output = self._model.model, self._model.targets, self._attempts, self._output
         patience = settings.UPSTREAM_RETRY_SECONDS if options.patience is None else options.patience
         deadline = time.monotonic() + patience
         waiting: Sequence[Route] = targets.ordered()
+        refuses_prefix = None
         while waiting:
             route, *waiting = waiting
-            began, has_output = len(attempts), False
-            self._turn = turn = self._open(route, deadline - time.monotonic(), has_others=bool(waiting))
-            async with aclosing(turn.events()) as reads:
-                async for events in reads:
-                    has_output = has_output or bool(events)
-                    yield events
-            self._result = result = turn.result()
+            began, may_continue = len(attempts), bool(waiting) and self._request.may_repeat
+            kind = AssistantPrefix.NONE if route is refuses_prefix else route.capabilities.assistant_prefix
+            request = output.begin(
+                takes_prefix=bool(kind) and not route.upstream.speaks_responses,
+                repeats_prefix=kind == AssistantPrefix.REPEATED_PREFIX,
+            )
+            self._turn = turn = self._open(route, request, deadline - time.monotonic(), has_others=bool(waiting))
+            failure: Failure | None = None
+            try:
+                reads = turn.events()
+                async with aclosing(limited(reads, attempts) if may_continue else reads) as reads:
+                    async for events in reads:
+                        if shown := output.read(events):
+                            yield shown
+                result, closing = turn.result(), turn.closing
+                if result.failure is None:
+                    closing, self._result = output.complete(result)
+                    self._turn = None
+                    targets.stay_with(route)
+                    if closing:
+                        yield closing
+                    return
+            except TooSilent as silent:
+                closing, result = turn.interrupt()
+                failure = silent.failure
+            except Diverged:
+                closing, result = turn.interrupt()
+                failure = self._result.failure
+            if failure is not None:
+                result = replace(result, failure=failure, finish=Finish.ERROR)
             if attempts and attempts[-1].timed_out:
                 targets.drop(route)
-            if result.failure is None or has_output:
-                targets.stay_with(route)
-                return
             tried = attempts[began:]
-            waiting = next_targets(route, result.failure, tried, waiting, may_repeat=self._request.may_repeat)
-            if waiting and tried:
-                tried[-1].usage = result.usage
-            if waiting and options.first_answer is not None:
-                # A stream waits for the answer of the next target as well.
-                options.first_answer.postpone(0)
+            if request.answer_prefix and tried and tried[-1].status in REFUSALS:
+                refuses_prefix, waiting = route, [route, *waiting]
+            else:
+                waiting = self._next(route, result, tried, waiting)
+            events, self._result = output.interrupt(result, closing)
+            self._turn = None
+            if waiting:
+                events = output.cut(result, closing) if output.can_continue() else output.abandon(result, closing)
+                if tried:
+                    tried[-1].usage, tried[-1].output_tokens = result.usage, tokens(*map(plain_text, result.items))
+                if options.first_answer is not None:
+                    # A stream waits for the answer of the next target as well.
+                    options.first_answer.postpone(0)
+            if events:
+                yield events
 
-    def _open(self, route: Route, patience: float, *, has_others: bool) -> UpstreamTurn:
+    def _next(
+        self, route: Route, result: TurnResult, tried: Sequence[Attempt], waiting: Sequence[Route]
+    ) -> Sequence[Route]:
+        """Return the targets that can be tried after an answer that has failed or was cut."""
+        if result.failure is None or not (self._output.can_continue() or self._is_in_background):
+            return ()
+        return next_targets(route, result.failure, tried, waiting, may_repeat=self._request.may_repeat)
+
+    @property
+    def _is_in_background(self) -> bool:
+        # Only calls of background runs have a time for repetitions of their own.
+        return self._model.model.patience is not None
+
+    def _open(self, route: Route, request: TurnRequest, patience: float, *, has_others: bool) -> UpstreamTurn:
         model = replace(
             self._model.model,
             route=route,
@@ -135,12 +190,17 @@ class FailoverTurn:
             target=target_of(route),
             has_others=has_others,
         )
-        return UpstreamTurn(model, replace(self._request, model=route.upstream_model), self._attempts)
+        # Streamed, so that a server that does not begin to answer is noticed.
+        request = replace(request, model=route.upstream_model, streamed=request.streamed or has_others)
+        return UpstreamTurn(model, request, self._attempts)
 
     def result(self) -> TurnResult:
-        """Return the result of the turn at the last target."""
+        """Return the result of the turn."""
         return self._result
 
     def interrupt(self) -> tuple[list[Event], TurnResult]:
         """Return the events that close open items, and the partial result."""
-        return ([], self._result) if self._turn is None else self._turn.interrupt()
+        if self._turn is None:
+            return self._output.interrupt(replace(self._result, items=[]), [])
+        closing, result = self._turn.interrupt()
+        return self._output.interrupt(result, closing)

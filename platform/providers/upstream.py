@@ -66,6 +66,8 @@ class UpstreamTurn:
             request = replace(request, streamed=True)
         self._request = request
         self._chat: tracing.ChatSpan | None = None
+        self.closing: list[Event] = []
+        """The events that close the items of a turn that has failed, if the model has several targets."""
         # Events that have not been sent because a summary is being written.
         self._unsent: list[Event] = []
         self.attempts: list[Attempt] = [] if attempts is None else attempts
@@ -142,7 +144,12 @@ class UpstreamTurn:
                     long_answers.observe(self._route, time.monotonic() - began)
         except UpstreamFailed as failed:
             converter.fail(failed.failure)
-        yield converter.shown(converter.end(done=lines.done))
+        closing = converter.shown(converter.end(done=lines.done))
+        if self._model.target is not None and converter.has_failed:
+            # Another target may continue the open item.
+            self.closing = closing
+        else:
+            yield closing
 
     def _post(self, body: Body, attachments: AttachmentMap) -> AbstractAsyncContextManager[Answer]:
         route, request = self._route, self._request

@@ -341,6 +341,8 @@ UPSTREAM_RETRY_SECONDS = env.integer("UPSTREAM_RETRY_SECONDS", default=10)
 UPSTREAM_BACKGROUND_RETRY_SECONDS = env.integer("UPSTREAM_BACKGROUND_RETRY_SECONDS", default=300)
 UPSTREAM_CONNECT_TIMEOUT = env.integer("UPSTREAM_CONNECT_TIMEOUT", default=10, minimum=1)
 UPSTREAM_IDLE_TIMEOUT = env.integer("UPSTREAM_IDLE_TIMEOUT", default=300, minimum=1)
+UPSTREAM_FIRST_TOKEN_SECONDS = env.integer("UPSTREAM_FIRST_TOKEN_SECONDS", default=60, minimum=1)
+UPSTREAM_STALL_SECONDS = env.integer("UPSTREAM_STALL_SECONDS", default=60, minimum=1)
 UPSTREAM_ANSWER_TIMEOUT = env.integer("UPSTREAM_ANSWER_TIMEOUT", default=1800, minimum=1)
 # A server that sends a byte from time to time is never idle, and an endless answer fills the memory.
 UPSTREAM_TOTAL_TIMEOUT = env.integer("UPSTREAM_TOTAL_TIMEOUT", default=7200, minimum=1)

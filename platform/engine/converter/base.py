@@ -135,6 +135,11 @@ class TurnConverter(ABC):
         self._failure = self._failure or failure
         self.over = True
 
+    @property
+    def has_failed(self) -> bool:
+        """True if the turn has a failure."""
+        return self._failure is not None
+
     def interrupt(self) -> list[Event]:
         """Return the events that close open items of an interrupted turn."""
         return self._queue.end("incomplete")

@@ -7,21 +7,25 @@ because other clients expect `choices[0]` in every chunk.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing, nullcontext
 from dataclasses import replace
 from typing import Any
 
+from core.errors import Failure, UpstreamError
+from engine.continuation import Diverged
 from engine.converter.chat import Chunk
 from engine.events.types import DONE_FRAME
 from gateway.chat import capabilities
 from gateway.chat.answer_check import AnswerCheck
 from gateway.chat.chunks import ChunkWriter, CompletionAccumulator, as_chunk, with_valid_usage
 from gateway.chat.completion_call import CompletionCall
+from gateway.chat.continued_chunks import SentChunks
 from gateway.chat.images import with_loaded_images
 from gateway.chat.requests import ChatRequest
 from providers.clients import UpstreamFailed, for_client, read_bytes
 from providers.event_stream import EventStreamDecoder, is_streamed, read_document, unnamed_event
 from providers.http_client import Answer
+from providers.time_limits import first_token_limit, limited
 from responses.moderation.guardrail import reject_if_guarded
 from responses.requests.targets import with_room
 from responses.runs.identity import RequestInfo
@@ -40,28 +44,51 @@ async def complete(*, principal: Principal, body: ChatRequest, request: RequestI
     await call.open()
     while True:
         try:
-            async with call.post(stream=False) as response:
-                completion = with_valid_usage(await read_document(response))
+            # Streamed while another target is left, so that a server that does not begin to answer is noticed. Audio is
+            # streamed in other formats only.
+            whole = _from_stream(call) if call.has_others and body.body.audio is None else _from_document(call)
+            completion = await whole
         except UpstreamFailed as failed:
             if call.fails_over(failed.failure):
                 continue
             await call.end(outcome="failed")
-            raise failed.failure.as_api_error() from failed
+            raise for_client(call.route, failed.failure).as_api_error() from failed
         except asyncio.CancelledError:
             await call.end(outcome="interrupted")
             raise
-        call.observe_whole(completion)
-        check = call.check()
-        completion = check.read_whole(completion)
-        if (failure := check.end(done=False)) is None:
-            break
-        if not call.fails_over(failure):
-            await call.end(outcome="failed")
-            raise for_client(call.route, failure).as_api_error()
+        break
     (completion,) = call.named([completion])
     row = call.row_for(completion)
     await call.end(outcome="stop", row=row)
     return completion if row is None else {**row.values["body"], "metadata": row.values["metadata"]}
+
+
+async def _from_document(call: CompletionCall) -> Chunk:
+    """Return a completion that the upstream sends as a whole; raises `UpstreamFailed`."""
+    async with call.post(stream=False) as response:
+        completion = with_valid_usage(await read_document(response))
+    call.observe_whole(completion)
+    check = call.check()
+    completion = check.read_whole(completion)
+    if (failure := check.end(done=False)) is not None:
+        raise UpstreamFailed(failure)
+    return completion
+
+
+async def _from_stream(call: CompletionCall) -> Chunk:
+    """Return a completion that the upstream streams; raises `UpstreamFailed`."""
+    accumulator = CompletionAccumulator()
+    async with AsyncExitStack() as stack:
+        async for chunks in _observed(call, await _opened(call, stack)):
+            for chunk in chunks:
+                accumulator.add(chunk)
+    return with_valid_usage(accumulator.completion())
+
+
+async def _opened(call: CompletionCall, stack: AsyncExitStack) -> Answer:
+    """Return the streamed answer of the present target once it has begun; raises `UpstreamFailed`."""
+    async with first_token_limit(call.attempts) if call.has_others else nullcontext():
+        return await stack.enter_async_context(call.post(**_STREAMED))
 
 
 async def stream(*, principal: Principal, body: ChatRequest, request: RequestInfo) -> AsyncIterator[bytes]:
@@ -73,7 +100,7 @@ async def stream(*, principal: Principal, body: ChatRequest, request: RequestInf
     stack = AsyncExitStack()
     while True:
         try:
-            response = await stack.enter_async_context(call.post(**_STREAMED))
+            response = await _opened(call, stack)
         except UpstreamFailed as failed:
             if call.fails_over(failed.failure):
                 continue
@@ -88,28 +115,34 @@ async def stream(*, principal: Principal, body: ChatRequest, request: RequestInf
 async def _events(
     call: CompletionCall, body: ChatRequest, response: Answer | None, stack: AsyncExitStack
 ) -> AsyncGenerator[bytes, None]:
-    has_output = False
+    sent, accumulator = SentChunks(several=(body.body.n or 1) > 1), None
+    # Of the first answer that was cut. Another answer that is no continuation does not explain it.
+    failure = Failure.of(UpstreamError())
     async with stack:
         try:
             while True:
                 writer = ChunkWriter(own_id=call.own_id, wants_usage=body.wants_usage, obfuscates=body.obfuscates)
-                accumulator = None if call.own_id is None else CompletionAccumulator()
+                if sent.is_empty:
+                    accumulator = None if call.own_id is None else CompletionAccumulator()
+                continuation = call.continuation(sent)
                 try:
                     if response is None:
-                        response = await stack.enter_async_context(call.post(**_STREAMED))
-                    async for read in _chunks(response, call.check()):
-                        chunks = call.named(read)
+                        response = await _opened(call, stack)
+                    async for read in _observed(call, response):
+                        chunks = read if continuation is None else continuation.read(read)
                         for chunk in chunks:
-                            call.observe(chunk)
+                            if call.has_others:
+                                sent.follow(chunk)
                             if accumulator is not None:
                                 accumulator.add(chunk)
                         if data := b"".join(writer.write(chunk) for chunk in chunks):
-                            has_output = True
                             yield data
                     break
-                except UpstreamFailed as failed:
-                    if has_output or not call.fails_over(failed.failure):
-                        raise
+                except (UpstreamFailed, Diverged) as error:
+                    if isinstance(error, UpstreamFailed):
+                        failure = error.failure
+                    if not (sent.can_continue and call.fails_over(failure)):
+                        raise UpstreamFailed(failure) from error
                     await stack.aclose()
                     response = None
             await call.end(outcome="stop", row=None if accumulator is None else call.row_for(accumulator.completion()))
@@ -121,6 +154,17 @@ async def _events(
             # Reached without an earlier `end` if the client disconnects. The upstream bills the tokens that it has
             # generated.
             await call.end(outcome="interrupted")
+
+
+async def _observed(call: CompletionCall, response: Answer) -> AsyncGenerator[list[Chunk], None]:
+    """Yield the chunks of an answer with the public name of the model, and read their usage."""
+    reads = _chunks(response, call.check())
+    async with aclosing(limited(reads, call.attempts) if call.has_others else reads) as reads:
+        async for read in reads:
+            chunks = call.named(read)
+            for chunk in chunks:
+                call.observe(chunk)
+            yield chunks
 
 
 async def _chunks(response: Answer, check: AnswerCheck) -> AsyncGenerator[list[Chunk], None]:

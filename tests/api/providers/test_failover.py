@@ -8,7 +8,6 @@ import pytest
 
 from tests.support.api import Api, Caller, ok
 from tests.support.background import ended, text_of
-from tests.support.chunks import chunk
 from tests.support.machine_clock import machine_time
 from tests.support.mcp_requests import tool
 from tests.support.mcp_servers import mcp_server
@@ -135,15 +134,6 @@ def test_an_answer_that_fails_before_its_first_event_is_replaced(
     api: Api, targets: Targets, path: str, is_streamed: bool, failure: Answer
 ) -> None:
     assert_the_second_target_answers(api, targets, path, after=failure, is_streamed=is_streamed)
-
-
-@endpoints
-def test_an_answer_that_breaks_after_its_first_event_fails(api: Api, targets: Targets, path: str) -> None:
-    first, second = targets.two()
-    first.then(stream(chunk(content="Hel"), Cut()))
-    answer = post(api, path, targets.name, stream=True)
-    assert ("Hel" in answer.text, "error" in answer.text) == (True, True)
-    assert second.received == []
 
 
 @both_forms
