@@ -29,6 +29,10 @@ from core.errors import (
     UpstreamError,
 )
 
+# It is the quota of the platform's account, not of the client: only an operator can raise it.
+QUOTA_EXHAUSTED = Failure.of(RateLimited("The platform's quota with the model provider is exhausted.", headers=FINAL))
+# A misconfiguration of this platform, hence not a 401 for the client.
+CREDENTIALS_REJECTED = Failure.of(UpstreamError("The model's server rejected this platform's credentials."))
 # Maximum length of a message that contains an upstream's text.
 MAX_MESSAGE = 550
 _REJECTED = "The model's server rejected the request."
@@ -81,7 +85,8 @@ _KINDS = {
         (
             "arrearage", "billingerror", "exceededcurrentquotaerror", "insufficientbalance", "insufficientbalanceerror",
             "insufficientcredits", "insufficientquota", "insufficientquotaerror", "paymentrequired", "quotaexceeded",
-            "accountoverdueerror", "allocationquotafreetieronly", "insufficientuserquota",
+            "accountoverdueerror", "allocationquotafreetieronly", "insufficientuserquota", "usagelimitexceeded",
+            "usagelimitreached",
         ),
         _Kind.QUOTA,
     ),
@@ -185,7 +190,8 @@ _WRONG_KEY = re.compile(r"api key (not valid|expired)|incorrect api key|invalid 
 # OpenRouter with 403 and by Fireworks with 412. Another request some seconds later would be refused too.
 _NO_QUOTA = re.compile(
     r"insufficient balance|balance is insufficient|\bin arrears\b|used up your|credit balance is too low"
-    r"|used all available credits|credits or licenses|spending limit|key limit exceeded",
+    r"|used all available credits|credits or licenses|spending limit|key limit exceeded"
+    r"|(reached|exceeded|hit) your (\w+ ){0,3}usage limits?\b",
     re.IGNORECASE,
 )
 _NO_QUOTA_STATUSES = {None, 400, 403, 412, 429}
@@ -389,15 +395,12 @@ def _failure(report: ErrorReport, status: int | None, *, headers: Mapping[str, s
     wait = {name: value for name, value in named.items() if _WAIT.fullmatch(value)}
     match _kind(report, status):
         case _Kind.QUOTA:
-            # It is the quota of the platform's account, not of the client: only an operator can raise it.
-            text = "The platform's quota with the model provider is exhausted."
-            return Failure.of(RateLimited(text, headers=FINAL))
+            return QUOTA_EXHAUSTED
         case _Kind.RATE_LIMIT:
             text = "The model's server is receiving too many requests. Please retry."
             return Failure.of(RateLimited(text, headers=wait))
         case _Kind.CREDENTIALS:
-            # A misconfiguration of this platform, hence not a 401 for the client.
-            return Failure.of(UpstreamError("The model's server rejected this platform's credentials."))
+            return CREDENTIALS_REJECTED
         case _Kind.MODEL:
             return Failure.of(ModelRejected())
         case _Kind.CONTEXT:
