@@ -249,7 +249,7 @@ class TurnOutput:
         `takes_prefix`: its server continues an answer whose beginning is in the request, and `repeats_prefix`: it sends
         this beginning again.
         """
-        request, text = self._request, self._sent.text
+        request, text, self._continuation = self._request, self._sent.text, None
         if not self._sent.is_open_text:
             return replace(request, first_output_index=request.first_output_index + len(self._before))
         takes_prefix = takes_prefix and bool(text)
@@ -300,6 +300,8 @@ class TurnOutput:
         if sent.is_open_text:
             if self._continuation is None:
                 self._before += [item for item in result.items if item["id"] != sent.message_id]
+            # Until the next answer begins, the message is closed as it is.
+            self._continuation = Continuation(sent, repeats=True)
             return []
         return self.abandon(result, closing)
 

@@ -39,6 +39,7 @@ from core.telemetry import metrics, tracing
 from engine import spans
 from engine.spans import FIRST_ATTEMPT, Activity
 from engine.turn import Attempt, Target
+from providers.breaker.sharing import loop_breakers
 from providers.dialects import is_refused_limit, learn_limit, without_refused_limit
 from providers.failover import FailedRequest, NextStep, next_step
 from providers.first_answer import FirstAnswer
@@ -257,13 +258,17 @@ async def _send(
                 continue
             failure = to_failure(error)
             may_repeat = options.may_repeat or not attempt.may_be_charged
+            if options.target is not None:
+                loop_breakers().failed(route, failure, status=attempt.status, has_timed_out=attempt.timed_out)
             if options.has_others:
                 retries.observe(failure)
                 failed = _failed_request(error, failure, is_repetition=number - is_renamed > 1, may_repeat=may_repeat)
                 may_repeat = next_step(failed) is NextStep.SAME_TARGET
             elif may_repeat:
                 may_repeat = _is_retryable(error, failure)
-            if not may_repeat or not await retries.pause(failure):
+            may_repeat = may_repeat and _takes_requests(route, options)
+            # Other requests may have failed during the pause.
+            if not may_repeat or not await retries.pause(failure) or not _takes_requests(route, options):
                 raise UpstreamFailed(for_client(route, failure)) from error
         if options.retry_body is not None:
             content, silent = await off_loop(partial(large_json.dumps, await off_loop(options.retry_body))), False
@@ -275,6 +280,10 @@ async def _send(
     if options.target is not None:
         measured.note = f"{upstream}: {measured.note}"
     return answer, measured
+
+
+def _takes_requests(route: Route, options: PostOptions) -> bool:
+    return options.target is None or loop_breakers().is_closed(route)
 
 
 async def _with_other_limit(route: Route, content: bytes | Form, error: RequestFailed) -> bytes | None:

@@ -1,22 +1,27 @@
 """Turns of a model with several targets: if a target fails, the next one answers or continues the answer."""
 
+import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from http import HTTPStatus
 
+import httpx2
 from django.conf import settings
 
 from conversations.items import plain_text
 from core.clock import now
-from core.errors import Failure
+from core.errors import Failure, UpstreamUnavailable, retry_headers
 from engine import spans
 from engine.compaction.token_estimate import tokens
 from engine.continuation import Diverged, TurnOutput
 from engine.events.types import Event
 from engine.turn import Attempt, Finish, Target, TurnRequest, TurnResult
+from providers.breaker.sharing import loop_breakers
+from providers.clients import UpstreamFailed
 from providers.failover import LONGEST_WAIT, FailedRequest, NextStep, next_step
+from providers.first_answer import FirstAnswer
 from providers.retries import quiet_seconds
 from providers.time_limits import TooSilent, limited
 from providers.upstream import UpstreamModel, UpstreamTurn
@@ -56,30 +61,115 @@ class Targets:
         self._routes = [target for target in self._routes if target is not route] or self._routes
 
 
-def next_targets(
-    route: Route, failure: Failure, attempts: Sequence[Attempt], waiting: Sequence[Route], *, may_repeat: bool
-) -> Sequence[Route]:
-    """Return the targets that can be tried after all `attempts` at a target have failed; none if it must not go on."""
-    failed = FailedRequest(
-        failure=failure,
-        status=attempts[-1].status if attempts else None,
-        is_repetition=True,
-        may_repeat=may_repeat or not any(attempt.may_be_charged for attempt in attempts),
-    )
-    match next_step(failed):
-        case NextStep.LARGER_TARGET:
-            window = route.capabilities.context_window or 0
-            waiting = [target for target in waiting if (target.capabilities.context_window or 0) > window]
-        case NextStep.GIVE_UP:
-            waiting = ()
-    if waiting and attempts:
-        last = attempts[-1]
-        last.ended = last.ended or now()
-        # No upstream's text, which could contain content.
-        note = f"{failure.code}; next: {waiting[0].upstream.name}"
-        name = f"{route.upstream.name} failed"
-        spans.record(spans.Activity.ATTEMPT, name, began=attempts[0].began, state="failed", note=note)
-    return waiting
+class TargetQueue:
+    """The targets that a call can still be sent to, in order. It leaves out those whose circuit breaker is open.
+
+    If none is left, it waits until one of them may be probed, unless that is later than `deadline` (seconds of
+    `monotonic`). A stream that waits for the `first_answer` also waits then.
+    """
+
+    def __init__(self, targets: Sequence[Route], *, deadline: float, first_answer: FirstAnswer | None = None) -> None:
+        self._targets = [*targets]
+        self._waiting = [*targets]
+        self._deadline = deadline
+        self._first_answer = first_answer
+
+    @property
+    def seconds(self) -> float:
+        """The seconds that are left for repeated requests."""
+        return max(0.0, self._deadline - time.monotonic())
+
+    @property
+    def has_others(self) -> bool:
+        """True if the call can go on at another target without waiting."""
+        breakers = loop_breakers()
+        return any(breakers.seconds_until_probe(target) == 0 for target in self._waiting)
+
+    async def first(self) -> Route:
+        """Return the first target. Raises `UpstreamFailed` if no target takes requests."""
+        route = await self._next()
+        if route is not None:
+            return route
+        breakers = loop_breakers()
+        nearest = min(self._targets, key=breakers.seconds_until_probe)
+        reason = breakers.reason(nearest)
+        headers = retry_headers(breakers.seconds_until_probe(nearest))
+        raise UpstreamFailed(Failure.of(UpstreamUnavailable(reason and reason.message, headers=headers)))
+
+    async def after(
+        self, route: Route, failure: Failure, attempts: Sequence[Attempt], *, may_repeat: bool
+    ) -> Route | None:
+        """Return the target to try after all `attempts` at a target have failed; None if the call must not go on."""
+        status = attempts[-1].status if attempts else None
+        failed = FailedRequest(
+            failure=failure,
+            status=status,
+            is_repetition=True,
+            may_repeat=may_repeat or not any(attempt.may_be_charged for attempt in attempts),
+        )
+        match next_step(failed):
+            case NextStep.LARGER_TARGET:
+                window = route.capabilities.context_window or 0
+                self._keep(lambda target: (target.capabilities.context_window or 0) > window)
+            case NextStep.GIVE_UP:
+                return None
+        reason = loop_breakers().reason(route)
+        if reason is None or not reason.is_temporary:
+            self._keep(lambda target: target is not route)
+        following = await self._next()
+        if following is not None and attempts:
+            last = attempts[-1]
+            last.ended = last.ended or now()
+            # No upstream's text, which could contain content.
+            note = f"{failure.code}; next: {following.upstream.name}"
+            name = f"{route.upstream.name} failed"
+            spans.record(spans.Activity.ATTEMPT, name, began=attempts[0].began, state="failed", note=note)
+        return following
+
+    @staticmethod
+    def note_answer(route: Route, attempts: Sequence[Attempt], failure: Failure | None) -> None:
+        """Report the end of an answer to the circuit breaker; `failure` is None if the answer is complete.
+
+        Requests without an answer, and those that were answered with an error, are reported when they fail.
+        """
+        status = attempts[-1].status if attempts else None
+        if failure is None:
+            loop_breakers().succeeded(route)
+        elif status is not None and httpx2.codes.is_success(status):
+            loop_breakers().failed(route, failure, status=status)
+
+    @staticmethod
+    def note_silence(route: Route, failure: Failure) -> None:
+        """Report a target that has sent nothing for too long to the circuit breaker."""
+        loop_breakers().failed(route, failure, has_timed_out=True)
+
+    def again(self, route: Route) -> Route:
+        """Return the target, which may be asked once more in another way."""
+        self._waiting = [target for target in self._waiting if target is not route]
+        return route
+
+    def _keep(self, condition: Callable[[Route], bool]) -> None:
+        self._targets = [target for target in self._targets if condition(target)]
+        self._waiting = [target for target in self._waiting if condition(target)]
+
+    async def _next(self) -> Route | None:
+        breakers = loop_breakers()
+        while self._waiting:
+            route = self._waiting.pop(0)
+            if await breakers.admit(route):
+                return route
+        # All that are left are open: they were skipped, or their failure in this call has opened them.
+        while self._targets:
+            seconds = min(breakers.seconds_until_probe(target) for target in self._targets)
+            if seconds >= self.seconds:
+                break
+            if self._first_answer is not None:
+                self._first_answer.postpone(seconds)
+            await asyncio.sleep(seconds)
+            for target in sorted(self._targets, key=breakers.seconds_until_probe):
+                if await breakers.admit(target):
+                    return target
+        return None
 
 
 class FailoverModel:
@@ -110,72 +200,95 @@ class FailoverTurn:
         self._turn: UpstreamTurn | None = None
         self._output = TurnOutput(request)
         self._result = TurnResult(finish=Finish.INTERRUPTED, attempts=())
+        self._refuses_prefix: Route | None = None
+        # The events that close open items, and the result, while no target is asked.
+        self._rest: tuple[list[Event], TurnResult] = ([], self._result)
 
     async def events(self) -> AsyncGenerator[list[Event], None]:
         """Send the request and yield the events of the targets that answer."""
         options, targets, attempts, output = self._model.model, self._model.targets, self._attempts, self._output
         patience = settings.UPSTREAM_RETRY_SECONDS if options.patience is None else options.patience
-        deadline = time.monotonic() + patience
-        waiting: Sequence[Route] = targets.ordered()
-        refuses_prefix = None
-        while waiting:
-            route, *waiting = waiting
-            began, may_continue = len(attempts), bool(waiting) and self._request.may_repeat
-            kind = AssistantPrefix.NONE if route is refuses_prefix else route.capabilities.assistant_prefix
-            request = output.begin(
-                takes_prefix=bool(kind) and not route.upstream.speaks_responses,
-                repeats_prefix=kind == AssistantPrefix.REPEATED_PREFIX,
-            )
-            self._turn = turn = self._open(route, request, deadline - time.monotonic(), has_others=bool(waiting))
-            failure: Failure | None = None
+        queue = TargetQueue(targets.ordered(), deadline=time.monotonic() + patience, first_answer=options.first_answer)
+        try:
+            following: Route | None = await queue.first()
+        except UpstreamFailed as failed:
+            self._result = TurnResult(finish=Finish.ERROR, failure=failed.failure, attempts=())
+            return
+        while following is not None:
+            route, began, has_others = following, len(attempts), queue.has_others
+            request = self._request_for(route)
+            self._turn = turn = self._open(route, request, queue.seconds, has_others=has_others)
+            is_limited = has_others and self._request.may_repeat
             try:
                 reads = turn.events()
-                async with aclosing(limited(reads, attempts) if may_continue else reads) as reads:
+                async with aclosing(limited(reads, attempts) if is_limited else reads) as reads:
                     async for events in reads:
                         if shown := output.read(events):
                             yield shown
-                result, closing = turn.result(), turn.closing
+                result, rest = turn.result(), turn.closing
+                queue.note_answer(route, attempts[began:], result.failure)
                 if result.failure is None:
-                    closing, self._result = output.complete(result)
-                    self._turn = None
-                    targets.stay_with(route)
-                    if closing:
-                        yield closing
-                    return
-            except TooSilent as silent:
-                closing, result = turn.interrupt()
-                failure = silent.failure
-            except Diverged:
-                closing, result = turn.interrupt()
-                failure = self._result.failure
-            if failure is not None:
+                    rest, self._result = output.complete(result)
+            except (TooSilent, Diverged) as error:
+                rest, result = turn.interrupt()
+                # Of the answer that was cut, as the client did not ask for another text.
+                failure = error.failure if isinstance(error, TooSilent) else self._result.failure
                 result = replace(result, failure=failure, finish=Finish.ERROR)
-            if attempts and attempts[-1].timed_out:
-                targets.drop(route)
-            tried = attempts[began:]
-            if request.answer_prefix and tried and tried[-1].status in REFUSALS:
-                refuses_prefix, waiting = route, [route, *waiting]
+                if isinstance(error, TooSilent):
+                    queue.note_silence(route, error.failure)
+                    targets.drop(route)
+                else:
+                    queue.note_answer(route, (), None)
+            if result.failure is None:
+                following = None
+                targets.stay_with(route)
+                self._turn, self._rest = None, ([], self._result)
             else:
-                waiting = self._next(route, result, tried, waiting)
-            events, self._result = output.interrupt(result, closing)
-            self._turn = None
-            if waiting:
-                events = output.cut(result, closing) if output.can_continue() else output.abandon(result, closing)
-                if tried:
-                    tried[-1].usage, tried[-1].output_tokens = result.usage, tokens(*map(plain_text, result.items))
-                if options.first_answer is not None:
-                    # A stream waits for the answer of the next target as well.
-                    options.first_answer.postpone(0)
-            if events:
-                yield events
+                following, rest = await self._after(queue, route, request, (result, rest), attempts[began:])
+            if rest:
+                yield rest
 
-    def _next(
-        self, route: Route, result: TurnResult, tried: Sequence[Attempt], waiting: Sequence[Route]
-    ) -> Sequence[Route]:
-        """Return the targets that can be tried after an answer that has failed or was cut."""
-        if result.failure is None or not (self._output.can_continue() or self._is_in_background):
-            return ()
-        return next_targets(route, result.failure, tried, waiting, may_repeat=self._request.may_repeat)
+    def _request_for(self, route: Route) -> TurnRequest:
+        """Return the request for a target, which may contain the beginning of its answer."""
+        kind = AssistantPrefix.NONE if route is self._refuses_prefix else route.capabilities.assistant_prefix
+        return self._output.begin(
+            takes_prefix=bool(kind) and not route.upstream.speaks_responses,
+            repeats_prefix=kind == AssistantPrefix.REPEATED_PREFIX,
+        )
+
+    async def _after(
+        self,
+        queue: "TargetQueue",
+        route: Route,
+        request: TurnRequest,
+        ended: tuple[TurnResult, list[Event]],
+        tried: Sequence[Attempt],
+    ) -> tuple[Route | None, list[Event]]:
+        """Return the next target, None if there is none, and the events to send before it.
+
+        `ended` are the result and the closing events of an answer that has failed or was cut.
+        """
+        output, first_answer, (result, closing) = self._output, self._model.model.first_answer, ended
+        if tried and tried[-1].timed_out:
+            self._model.targets.drop(route)
+        self._turn, self._rest = None, output.interrupt(result, closing)
+        events, self._result = self._rest
+        following = None
+        if request.answer_prefix and tried and tried[-1].status in REFUSALS:
+            # The server may not accept a prefix. It repeats the answer from its beginning instead.
+            self._refuses_prefix = following = queue.again(route)
+        elif result.failure is not None and (output.can_continue() or self._is_in_background):
+            following = await queue.after(route, result.failure, tried, may_repeat=self._request.may_repeat)
+        if following is None:
+            return None, events
+        if tried:
+            tried[-1].usage, tried[-1].output_tokens = result.usage, tokens(*map(plain_text, result.items))
+        if first_answer is not None:
+            # A stream waits for the answer of the next target as well.
+            first_answer.postpone(0)
+        events = output.cut(result, closing) if output.can_continue() else output.abandon(result, closing)
+        self._rest = output.interrupt(replace(result, items=[]), [])
+        return following, events
 
     @property
     def _is_in_background(self) -> bool:
@@ -186,7 +299,7 @@ class FailoverTurn:
         model = replace(
             self._model.model,
             route=route,
-            patience=max(0.0, patience),
+            patience=patience,
             target=target_of(route),
             has_others=has_others,
         )
@@ -201,6 +314,6 @@ class FailoverTurn:
     def interrupt(self) -> tuple[list[Event], TurnResult]:
         """Return the events that close open items, and the partial result."""
         if self._turn is None:
-            return self._output.interrupt(replace(self._result, items=[]), [])
+            return self._rest
         closing, result = self._turn.interrupt()
         return self._output.interrupt(result, closing)

@@ -107,6 +107,11 @@ UPSTREAM_DURATION = Histogram(
 UPSTREAM_UP = Gauge(
     "ors_upstream_up", "1 if the latest request to the upstream was answered, otherwise 0.", ["upstream"]
 )
+TARGET_OPEN = Gauge(
+    "ors_target_open",
+    "1 if the upstream gets no requests for the model, except probes, because others can serve it and it fails.",
+    ["upstream", "model"],
+)
 
 # -- storage -----------------------------------------------------------------------------------------------------------
 
@@ -157,7 +162,7 @@ for _kind in ("sse", "websocket"):
     OPEN_STREAMS.labels(_kind)
 for _outcome in ("done", "too_costly", "refused", "repeated"):
     COMPUTATIONS.labels(_outcome)
-for _use in ("heartbeats", "limits", "notifications"):
+for _use in ("heartbeats", "limits", "notifications", "targets"):
     REDIS_ERRORS.labels(_use)
 
 

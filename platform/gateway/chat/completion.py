@@ -7,25 +7,22 @@ because other clients expect `choices[0]` in every chunk.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack, aclosing, nullcontext
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
 from core.errors import Failure, UpstreamError
 from engine.continuation import Diverged
-from engine.converter.chat import Chunk
 from engine.events.types import DONE_FRAME
-from gateway.chat import capabilities
-from gateway.chat.answer_check import AnswerCheck
-from gateway.chat.chunks import ChunkWriter, CompletionAccumulator, as_chunk, with_valid_usage
+from gateway.chat import answers, capabilities
+from gateway.chat.chunks import ChunkWriter, CompletionAccumulator
 from gateway.chat.completion_call import CompletionCall
 from gateway.chat.continued_chunks import SentChunks
 from gateway.chat.images import with_loaded_images
 from gateway.chat.requests import ChatRequest
-from providers.clients import UpstreamFailed, for_client, read_bytes
-from providers.event_stream import EventStreamDecoder, is_streamed, read_document, unnamed_event
+from providers.clients import UpstreamFailed, for_client
+from providers.event_stream import unnamed_event
 from providers.http_client import Answer
-from providers.time_limits import first_token_limit, limited
 from responses.moderation.guardrail import reject_if_guarded
 from responses.requests.targets import with_room
 from responses.runs.identity import RequestInfo
@@ -33,8 +30,6 @@ from responses.runs.usage_records import RoutedCall
 from tenants import directory
 from tenants.models import Scope
 from tenants.principal import Principal
-
-_STREAMED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 
 
 async def complete(*, principal: Principal, body: ChatRequest, request: RequestInfo) -> dict[str, Any]:
@@ -46,10 +41,11 @@ async def complete(*, principal: Principal, body: ChatRequest, request: RequestI
         try:
             # Streamed while another target is left, so that a server that does not begin to answer is noticed. Audio is
             # streamed in other formats only.
-            whole = _from_stream(call) if call.has_others and body.body.audio is None else _from_document(call)
-            completion = await whole
+            await call.targets.choose()
+            is_streamed = call.targets.has_others and body.body.audio is None
+            completion = await (answers.from_stream(call) if is_streamed else answers.from_document(call))
         except UpstreamFailed as failed:
-            if call.fails_over(failed.failure):
+            if await call.fails_over(failed):
                 continue
             await call.end(outcome="failed")
             raise for_client(call.route, failed.failure).as_api_error() from failed
@@ -63,34 +59,6 @@ async def complete(*, principal: Principal, body: ChatRequest, request: RequestI
     return completion if row is None else {**row.values["body"], "metadata": row.values["metadata"]}
 
 
-async def _from_document(call: CompletionCall) -> Chunk:
-    """Return a completion that the upstream sends as a whole; raises `UpstreamFailed`."""
-    async with call.post(stream=False) as response:
-        completion = with_valid_usage(await read_document(response))
-    call.observe_whole(completion)
-    check = call.check()
-    completion = check.read_whole(completion)
-    if (failure := check.end(done=False)) is not None:
-        raise UpstreamFailed(failure)
-    return completion
-
-
-async def _from_stream(call: CompletionCall) -> Chunk:
-    """Return a completion that the upstream streams; raises `UpstreamFailed`."""
-    accumulator = CompletionAccumulator()
-    async with AsyncExitStack() as stack:
-        async for chunks in _observed(call, await _opened(call, stack)):
-            for chunk in chunks:
-                accumulator.add(chunk)
-    return with_valid_usage(accumulator.completion())
-
-
-async def _opened(call: CompletionCall, stack: AsyncExitStack) -> Answer:
-    """Return the streamed answer of the present target once it has begun; raises `UpstreamFailed`."""
-    async with first_token_limit(call.attempts) if call.has_others else nullcontext():
-        return await stack.enter_async_context(call.post(**_STREAMED))
-
-
 async def stream(*, principal: Principal, body: ChatRequest, request: RequestInfo) -> AsyncIterator[bytes]:
     """Return the events of a completion once the upstream has begun to respond; earlier errors raise `ApiError`."""
     call = await _route(principal, body, request)
@@ -100,9 +68,10 @@ async def stream(*, principal: Principal, body: ChatRequest, request: RequestInf
     stack = AsyncExitStack()
     while True:
         try:
-            response = await _opened(call, stack)
+            await call.targets.choose()
+            response = await answers.opened(call, stack)
         except UpstreamFailed as failed:
-            if call.fails_over(failed.failure):
+            if await call.fails_over(failed):
                 continue
             await call.end(outcome="failed")
             raise failed.failure.as_api_error() from failed
@@ -116,35 +85,38 @@ async def _events(
     call: CompletionCall, body: ChatRequest, response: Answer | None, stack: AsyncExitStack
 ) -> AsyncGenerator[bytes, None]:
     sent, accumulator = SentChunks(several=(body.body.n or 1) > 1), None
-    # Of the first answer that was cut. Another answer that is no continuation does not explain it.
-    failure = Failure.of(UpstreamError())
+    cut: UpstreamFailed | None = None
     async with stack:
         try:
             while True:
                 writer = ChunkWriter(own_id=call.own_id, wants_usage=body.wants_usage, obfuscates=body.obfuscates)
                 if sent.is_empty:
                     accumulator = None if call.own_id is None else CompletionAccumulator()
-                continuation = call.continuation(sent)
+                continuation = call.targets.continuation(sent)
                 try:
                     if response is None:
-                        response = await _opened(call, stack)
-                    async for read in _observed(call, response):
+                        response = await answers.opened(call, stack)
+                    async for read in answers.observed(call, response):
                         chunks = read if continuation is None else continuation.read(read)
                         for chunk in chunks:
-                            if call.has_others:
+                            if call.targets.queue is not None:
                                 sent.follow(chunk)
                             if accumulator is not None:
                                 accumulator.add(chunk)
                         if data := b"".join(writer.write(chunk) for chunk in chunks):
                             yield data
                     break
-                except (UpstreamFailed, Diverged) as error:
-                    if isinstance(error, UpstreamFailed):
-                        failure = error.failure
-                    if not (sent.can_continue and call.fails_over(failure)):
-                        raise UpstreamFailed(failure) from error
-                    await stack.aclose()
-                    response = None
+                except UpstreamFailed as failed:
+                    cut = failed
+                    if not await call.fails_over(cut, can_continue=sent.can_continue):
+                        raise
+                except Diverged as error:
+                    # The client gets the error of the answer that was cut, as it did not ask for another text.
+                    cut = cut or UpstreamFailed(Failure.of(UpstreamError()))
+                    if not await call.fails_over(cut, is_answered=True):
+                        raise cut from error
+                await stack.aclose()
+                response = None
             await call.end(outcome="stop", row=None if accumulator is None else call.row_for(accumulator.completion()))
             yield writer.end() + DONE_FRAME
         except UpstreamFailed as failed:
@@ -154,38 +126,6 @@ async def _events(
             # Reached without an earlier `end` if the client disconnects. The upstream bills the tokens that it has
             # generated.
             await call.end(outcome="interrupted")
-
-
-async def _observed(call: CompletionCall, response: Answer) -> AsyncGenerator[list[Chunk], None]:
-    """Yield the chunks of an answer with the public name of the model, and read their usage."""
-    reads = _chunks(response, call.check())
-    async with aclosing(limited(reads, call.attempts) if call.has_others else reads) as reads:
-        async for read in reads:
-            chunks = call.named(read)
-            for chunk in chunks:
-                call.observe(chunk)
-            yield chunks
-
-
-async def _chunks(response: Answer, check: AnswerCheck) -> AsyncGenerator[list[Chunk], None]:
-    """Yield the chunks of each read from the network; raises `UpstreamFailed`."""
-    # Some servers ignore `stream` and send a complete completion, which is treated as a single chunk.
-    if not is_streamed(response):
-        completion = check.read_whole(await read_document(response))
-        if (failure := check.end(done=False)) is not None:
-            raise UpstreamFailed(failure)
-        yield [as_chunk(completion)]
-        return
-    lines = EventStreamDecoder()
-    async for piece in read_bytes(response):
-        yield check.read_all(lines.feed(piece))
-        if lines.done or lines.failure is not None or check.is_over:
-            break
-    else:
-        yield check.read_all(lines.end())
-    yield check.read_rest()
-    if (failure := lines.failure or check.end(done=lines.done)) is not None:
-        raise UpstreamFailed(failure)
 
 
 async def _route(principal: Principal, body: ChatRequest, request: RequestInfo) -> CompletionCall:

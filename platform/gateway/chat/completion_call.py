@@ -2,37 +2,32 @@
 
 import asyncio
 import sys
-import time
-from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import orjson
-from django.conf import settings
 
 import limits
-from core.errors import Failure
 from core.ids import new_id
 from engine.compaction.token_estimate import tokens
 from engine.converter.base import later_usage, nested_usage
 from engine.converter.chat import Chunk
-from engine.turn import Attempt, Usage
+from engine.turn import Usage
 from gateway.chat import capabilities, stored
 from gateway.chat.answer_check import AnswerCheck
-from gateway.chat.continued_chunks import ChunkContinuation, SentChunks
 from gateway.chat.requests import ChatRequest
+from gateway.chat.targets import CompletionTargets
 from limits import LEAST_OUTPUT, end_user_of
 from limits.throttle import is_limited
-from providers.dialects import dialect_of, with_prefix
+from providers.clients import UpstreamFailed
+from providers.dialects import dialect_of
 from providers.http_client import Answer
-from providers.several_targets import REFUSALS, Targets, next_targets
 from providers.upstream_errors import failure_from_error
 from responses.runs import cost_bounds
 from responses.runs.rows import Row
 from responses.runs.usage_records import ExpectedTokens, RoutedCall
-from tenants.capabilities import AssistantPrefix
 from tenants.directory import Route
 
 
@@ -40,12 +35,10 @@ class CompletionCall:
     """Upstream call of a chat completion: collects its usage and writes its rows.
 
     `own_id` is the id of a completion that is stored, or else None. `sent` is the request with images as data URLs.
-    `route` is the target that the next request is sent to.
     """
 
     def __init__(self, routed: RoutedCall, request: ChatRequest, sent: ChatRequest) -> None:
         self.sent = sent
-        self.route = routed.route
         # Stored completions get an id from us, as the ids of different upstreams may collide.
         self.own_id = stored.completion_id() if request.body.store else None
         self._routed = routed
@@ -57,65 +50,33 @@ class CompletionCall:
         self._limit = request.body.max_completion_tokens or request.body.max_tokens
         self._stated: int | None = None
         self._ended: asyncio.Future[None] | None = None
-        # The beginning of the answer that is sent to the present target, and a target that does not accept it.
-        self._prefix = ""
-        self._refuses_prefix: Route | None = None
-        # The targets that are left, the first request to the present target, and the end of repeated requests.
-        self._waiting: Sequence[Route] = ()
-        self._began = 0
-        self._deadline = 0.0
-        if routed.targets:
-            self.route, *self._waiting = Targets(routed.route).ordered()
-            self._deadline = time.monotonic() + settings.UPSTREAM_RETRY_SECONDS
+        self.targets = CompletionTargets(routed)
+
+    @property
+    def route(self) -> Route:
+        """The target that the next request is sent to."""
+        return self.targets.route
 
     def post(self, **stream: Any) -> AbstractAsyncContextManager[Answer]:
         """Send the request to the present target, with these parameters of streaming."""
         limit = {}
         if self._stated is not None:
-            limit = {dialect_of(self.route).limit: max(1, self._stated - tokens(self._prefix))}
+            limit = {dialect_of(self.route).limit: max(1, self._stated - tokens(self.targets.prefix))}
         values = {**capabilities.upstream_values(self.sent, self.route), **stream, **limit}
-        if self._prefix:
-            values = with_prefix(values, self._prefix, route=self.route)
         path, routed = "/chat/completions", self._routed
-        if not routed.targets:
+        if (queue := self.targets.queue) is None:
             return routed.post(path, values)
-        patience = max(0.0, self._deadline - time.monotonic())
-        return routed.post_to(self.route, path, values, patience=patience, has_others=bool(self._waiting))
+        values = self.targets.with_prefix(values)
+        return routed.post_to(self.route, path, values, patience=queue.seconds, has_others=queue.has_others)
 
-    @property
-    def attempts(self) -> list[Attempt]:
-        """The HTTP requests of the call."""
-        return self._routed.attempts
-
-    @property
-    def has_others(self) -> bool:
-        """True if another target can answer if the present one does not."""
-        return bool(self._waiting) and self._routed.may_repeat
-
-    def continuation(self, sent: SentChunks) -> ChunkContinuation | None:
-        """Prepare the request to the present target for the rest of what was sent. None if nothing was sent."""
-        kind, text = self.route.capabilities.assistant_prefix, sent.text
-        takes_prefix = bool(kind and text) and self.route is not self._refuses_prefix
-        self._prefix = text if takes_prefix else ""
-        if sent.is_empty:
-            return None
-        return ChunkContinuation(sent, repeats=not takes_prefix or kind == AssistantPrefix.REPEATED_PREFIX)
-
-    def fails_over(self, failure: Failure) -> bool:
-        """Go on to the next target after an answer that has failed or was cut. False if there is none."""
-        attempts, waiting = self._routed.attempts, self._waiting
-        tried = attempts[self._began :]
-        if self._prefix and tried and tried[-1].status in REFUSALS:
-            # The server may not accept a prefix. It repeats the answer from its beginning instead.
-            self._refuses_prefix, waiting = self.route, [self.route, *waiting]
-        elif waiting:
-            waiting = next_targets(self.route, failure, tried, waiting, may_repeat=self._routed.may_repeat)
-        if not waiting:
+    async def fails_over(self, failed: UpstreamFailed, *, can_continue: bool = True, is_answered: bool = False) -> bool:
+        """Go on to the next target after an answer that has failed or was cut; see `CompletionTargets`."""
+        last = self._routed.attempts[-1] if self._routed.attempts else None
+        if not await self.targets.fails_over(failed, can_continue=can_continue, is_answered=is_answered):
             return False
-        if tried:
-            tried[-1].usage, tried[-1].output_tokens = self._usage, self._chunks
-        self.route, *self._waiting = waiting
-        self._began, self._chunks, self._usage, self._tier = len(attempts), 0, None, ""
+        if last is not None:
+            last.usage, last.output_tokens = self._usage, self._chunks
+        self._chunks, self._usage, self._tier = 0, None, ""
         return True
 
     def named(self, chunks: list[Chunk]) -> list[Chunk]:
@@ -187,6 +148,8 @@ class CompletionCall:
     async def end(self, *, outcome: str, row: Row | None = None) -> None:
         """Commit the usage record and `row`; only the first call has an effect."""
         if self._ended is None:
+            if outcome == "stop":
+                self.targets.succeeded()
             self._ended = asyncio.ensure_future(self._write(outcome, row))
         # Shielded: a client that disconnects at this moment must not prevent the commit.
         await asyncio.shield(self._ended)

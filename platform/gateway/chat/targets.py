@@ -1,0 +1,100 @@
+"""The targets of a chat completion: the target that is asked, and the beginning of its answer that it gets."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from django.conf import settings
+
+from engine.turn import Attempt
+from gateway.chat.continued_chunks import ChunkContinuation, SentChunks
+from providers.clients import UpstreamFailed
+from providers.dialects import with_prefix
+from providers.several_targets import REFUSALS, TargetQueue, Targets
+from providers.time_limits import TooSilent
+from responses.runs.usage_records import RoutedCall
+from tenants.capabilities import AssistantPrefix
+from tenants.directory import Route
+
+
+class CompletionTargets:
+    """The targets of one chat completion. `route` is the target that the next request is sent to.
+
+    With a single target, `queue` is None and nothing else is used.
+    """
+
+    def __init__(self, routed: RoutedCall) -> None:
+        self.route = routed.route
+        self.queue: TargetQueue | None = None
+        self.prefix = ""
+        """The beginning of the answer that the present target gets."""
+        self._routed = routed
+        self._refuses_prefix: Route | None = None
+        # The number of requests before the first to the present target.
+        self._began = 0
+
+    async def choose(self) -> None:
+        """Choose the first target if there are several and none is chosen. Raises `UpstreamFailed`."""
+        if self._routed.targets and self.queue is None:
+            deadline = time.monotonic() + settings.UPSTREAM_RETRY_SECONDS
+            queue = TargetQueue(Targets(self._routed.route).ordered(), deadline=deadline)
+            self.route = await queue.first()
+            self.queue = queue
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        """The HTTP requests of the call."""
+        return self._routed.attempts
+
+    @property
+    def has_others(self) -> bool:
+        """True if another target can answer if the present one does not."""
+        return self.queue is not None and self._routed.may_repeat and self.queue.has_others
+
+    @property
+    def _tried(self) -> Sequence[Attempt]:
+        return self.attempts[self._began :]
+
+    def continuation(self, sent: SentChunks) -> ChunkContinuation | None:
+        """Prepare the request to the present target for the rest of what was sent. None if nothing was sent."""
+        kind, text = self.route.capabilities.assistant_prefix, sent.text
+        takes_prefix = bool(kind and text) and self.route is not self._refuses_prefix
+        self.prefix = text if takes_prefix else ""
+        if sent.is_empty:
+            return None
+        return ChunkContinuation(sent, repeats=not takes_prefix or kind == AssistantPrefix.REPEATED_PREFIX)
+
+    def with_prefix(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the request with the beginning of the answer."""
+        return with_prefix(values, self.prefix, route=self.route) if self.prefix else values
+
+    async def fails_over(self, failed: UpstreamFailed, *, can_continue: bool = True, is_answered: bool = False) -> bool:
+        """Go on to the next target after an answer that has failed or was cut. False if there is none.
+
+        `is_answered`: the target works, but its answer is not the continuation of the one that `failed`.
+        """
+        if (queue := self.queue) is None:
+            return False
+        if isinstance(failed, TooSilent) and not is_answered:
+            queue.note_silence(self.route, failed.failure)
+        else:
+            queue.note_answer(self.route, self._tried, None if is_answered else failed.failure)
+        if not can_continue:
+            return False
+        if self.prefix and self._tried and self._tried[-1].status in REFUSALS:
+            # The server may not accept a prefix. It repeats the answer from its beginning instead.
+            self._refuses_prefix = self.route
+            queue.again(self.route)
+        else:
+            may_repeat = self._routed.may_repeat
+            following = await queue.after(self.route, failed.failure, self._tried, may_repeat=may_repeat)
+            if following is None:
+                return False
+            self.route = following
+        self._began = len(self.attempts)
+        return True
+
+    def succeeded(self) -> None:
+        """Report a complete answer."""
+        if self.queue is not None:
+            self.queue.note_answer(self.route, self.attempts, None)
