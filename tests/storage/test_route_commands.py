@@ -1,6 +1,7 @@
 """`add_upstream` and `routes`: several upstreams for one model by command."""
 
 import json
+import time
 import uuid
 from collections.abc import Iterator
 from importlib import import_module
@@ -10,13 +11,16 @@ from typing import Any
 
 import pytest
 from django.apps import apps
+from django.conf import settings
 from django.core.management import CommandError, call_command
 from django.db import connection
 
+from core.work.notifications import blocking_client
 from tenants import scope, services
 from tenants.models import Model, Upstream
 
 URL = "http://127.0.0.1:9/v1"
+REFUSING_REDIS = "redis://127.0.0.1:9/0"
 
 
 @pytest.fixture
@@ -72,6 +76,38 @@ def test_an_upstream_can_serve_a_model_under_another_name(name: str) -> None:
     Model.objects.filter(name=name).update(upstream_model="theirs", enabled=False)
     (target,) = listed(name)["targets"]
     assert (target["upstream_model"], target["enabled"]) == ("theirs", False)
+
+
+def shared(name: str, **state: Any) -> None:
+    """Store the state of the target that `add` has made, as a process does."""
+    upstream = Upstream.objects.get(name=f"{name}-a")
+    document = {"upstream": upstream.name, "model": name, "openings": 1, "reason": "unreachable", **state}
+    with blocking_client(settings.REDIS_URL) as client:
+        client.hset("platform:targets", f"{upstream.pk}:{name}", json.dumps({"changed_at": time.time(), **document}))
+
+
+def test_the_states_of_targets_are_listed(name: str) -> None:
+    add(name, "a")
+
+    def shown() -> list[tuple[str, int | None]]:
+        return [(target["state"], target["open_until"]) for target in listed(name)["targets"]]
+
+    assert shown() == [("closed", None)]
+    until = int(time.time()) + 100
+    shared(name, open_until=until)
+    assert shown() == [("open", until)]
+    out = StringIO()
+    call_command("routes", stdout=out)
+    assert f"{name}-a → {name} (priority 0, weight 1, open)" in out.getvalue()
+    shared(name, open_until=until - 200)
+    assert shown() == [("half_open", None)]
+
+
+def test_the_states_of_targets_are_unknown_without_redis(name: str, settings: Any) -> None:
+    add(name, "a")
+    settings.REDIS_URL = REFUSING_REDIS
+    (target,) = listed(name)["targets"]
+    assert (target["state"], target["open_until"]) == (None, None)
 
 
 @pytest.mark.parametrize(

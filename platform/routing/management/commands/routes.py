@@ -2,11 +2,16 @@
 
 import json
 from argparse import ArgumentParser
+from collections.abc import Mapping
+from math import ceil
 from typing import Any
 
 from django.core.management.base import BaseCommand
 from typing_extensions import override
 
+from core.clock import shared_now
+from providers.breaker.sharing import shared_states, target_key
+from providers.breaker.state import Snapshot, State
 from tenants import scope
 from tenants.models import Model
 
@@ -37,6 +42,7 @@ class Command(BaseCommand):
 
 def _routes() -> list[dict[str, Any]]:
     """Return the models by name, each with its targets and the names of its fallback models."""
+    states = shared_states()
     rows = Model.objects.select_related("upstream").defer("upstream__api_key").prefetch_related("teams")
     targets: dict[str, list[dict[str, Any]]] = {}
     # Without duplicates, in the order of the rows.
@@ -51,6 +57,7 @@ def _routes() -> list[dict[str, Any]]:
                 "weight": row.weight,
                 "teams": sorted(team.name for team in row.teams.all()),
                 "enabled": row.enabled,
+                **_state(row, states),
             }
             targets.setdefault(row.name, []).append(target)
             if row.fallback_for and row.enabled:
@@ -61,10 +68,23 @@ def _routes() -> list[dict[str, Any]]:
     ]
 
 
+def _state(row: Model, states: Mapping[str, Snapshot] | None) -> dict[str, Any]:
+    """Return the state of a target's circuit breaker, and when it ends in Unix seconds; None if it is unknown."""
+    upstream_model = row.upstream_model or row.name
+    # A wildcard has a state for each name that it has served.
+    if states is None or upstream_model == "*":
+        return {"state": None, "open_until": None}
+    shared = states.get(target_key(row.upstream_id, upstream_model), Snapshot())
+    state = shared.state(shared_now().timestamp())
+    return {"state": state.value, "open_until": ceil(shared.open_until) if state is State.OPEN else None}
+
+
 def _line(target: dict[str, Any]) -> str:
     notes = [f"priority {target['priority']}", f"weight {target['weight']}"]
     if target["teams"]:
         notes.append(f"only for {', '.join(target['teams'])}")
     if not target["enabled"]:
         notes.append("disabled")
+    if target["state"] not in {None, State.CLOSED}:
+        notes.append(target["state"].replace("_", "-"))
     return f"{target['upstream']} → {target['upstream_model']} ({', '.join(notes)})"
