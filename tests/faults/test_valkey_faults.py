@@ -36,7 +36,8 @@ from tests.support.limits import limit
 from tests.support.machine_clock import machine_time
 from tests.support.sampling import rest_at_night
 from tests.support.schedulers import running_scheduler
-from tests.support.upstream import Gate, Script, stream
+from tests.support.targets import Targets, several_targets, upstream_id
+from tests.support.upstream import Gate, Script, ScriptedUpstream, stream, whole
 from tests.support.waiting import PATIENCE, eventually
 from tests.support.web import WebProcess, running_web
 from tests.support.workers import running_worker
@@ -48,6 +49,8 @@ LONGEST_ANSWER = 10.0
 USUAL_ANSWER = 1.0
 # The most frequent task.
 TASK_INTERVAL = 5.0
+NO_MONEY = whole({"error": {"message": "No money.", "code": "insufficient_quota"}}, status=402)
+WRONG_KEY = whole({"error": {"message": "Wrong key.", "code": "invalid_api_key"}}, status=401)
 PASSWORD = "correct horse battery"
 
 
@@ -263,6 +266,40 @@ def test_a_follower_on_another_process_misses_nothing(
             gate.open()
             live.rest()  # compares with what is stored, and checks the numbers of the events
     assert text_of(ok(own.get(f"/responses/{made['id']}"))) == ["Hello"]
+
+
+@pytest.fixture
+def targets(upstream: ScriptedUpstream, database: None) -> Iterator[Targets]:
+    """A model with several targets."""
+    with several_targets(upstream) as made:
+        yield made
+
+
+def test_targets_that_fail_are_left_out_while_valkey_fails(
+    fault: AbstractContextManager[None], deployment: Deployment, own: Api, targets: Targets
+) -> None:
+    first, second = targets.add().then(NO_MONEY), targets.add().always(stream(*text("Hello")))
+    with fault:
+        for _ in range(3):
+            assert _seconds(lambda: own.create(model=targets.name, input="Hi")) < LONGEST_ANSWER
+        assert (len(first.received), len(second.received)) == (1, 3)
+    # The process adds its own view to the new, or again usable, Valkey.
+    key = f"{upstream_id(first)}:{first.model}"
+    eventually(lambda: deployment.broker.client.hexists("platform:targets", key), seconds=RECOVERY_SECONDS)
+    own.create(model=targets.name, input="Hi")
+    assert len(first.received) == 1
+
+
+def test_a_target_is_probed_while_valkey_fails(fault: AbstractContextManager[None], own: Api, targets: Targets) -> None:
+    first, second = targets.add().then(WRONG_KEY), targets.add().always(stream(*text("Hello")))
+    own.create(model=targets.name, input="Hi")
+    first.always(stream(*text("Hello")))
+    with fault:
+        time.sleep(1.0)
+        eventually(lambda: bool(own.create(model=targets.name, input="Hi")) and len(first.received) == 2)
+        before = len(second.received)
+        own.create(model=targets.name, input="Hi")
+        assert (len(first.received), len(second.received)) == (3, before)
 
 
 # -- scheduled tasks ---------------------------------------------------------------------------------------------------
