@@ -44,6 +44,7 @@ from benchmarks.books import command as books  # noqa: E402
 from benchmarks.chaos import evaluation as chaos  # noqa: E402
 from benchmarks.compare import command as compare  # noqa: E402
 from benchmarks.console import command as console  # noqa: E402
+from benchmarks.failover import command as failover  # noqa: E402
 from launcher.errors import LaunchError  # noqa: E402
 
 COMMANDS: Mapping[str, Callable[..., int]] = {
@@ -56,6 +57,7 @@ COMMANDS: Mapping[str, Callable[..., int]] = {
     "conversations": conversations.main,
     "coverage": executed_lines.main,
     "deployment-docs": deployment_docs.main,
+    "failover": failover.main,
     "fairness": fairness.main,
     "gcra": gcra.main,
     "idle-connections": idle_connections.main,

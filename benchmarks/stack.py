@@ -113,7 +113,7 @@ class Servers:
             # The load of many clients comes from one key.
             "MAX_OPEN_REQUESTS_PER_KEY": "100000",
         }
-        programs.manage(self.environment, "migrate")
+        self.manage("migrate")
 
     def log(self, name: str) -> Path:
         return self.directory / f"{name}.log"
@@ -152,12 +152,15 @@ class Servers:
         """Start a process with the platform's environment."""
         return self.run(self.command(name, *argv, **environment), is_ready=is_ready)
 
+    def manage(self, *arguments: str) -> str:
+        """Run a command of `manage.py` with the platform's environment and return its output."""
+        return self._programs.manage(self.environment, *arguments)
+
     def route(self, upstream: str) -> str:
         """Create a team with an API key, route every model to the upstream, and return the key."""
-        manage = partial(self._programs.manage, self.environment)
-        made = json.loads(manage("create_key", "--team", "bench", "--json"))
+        made = json.loads(self.manage("create_key", "--team", "bench", "--json"))
         address = ("--base-url", f"{upstream}/v1", "--models", "*", "--default", "--json")
-        manage("add_upstream", "--name", "mock", *address)
+        self.manage("add_upstream", "--name", "mock", *address)
         return str(made["key"])
 
     def start_web(

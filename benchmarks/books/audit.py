@@ -128,7 +128,7 @@ def _compare_lines(result: Comparison, lines: Sequence[Line], records: Sequence[
         if row is None:
             unmatched["" if line.path.startswith("/audio/") else line.run].append(line)
             continue
-        faults = list(_faults_of(line, row, result.permitted))
+        faults = list(faults_of(line, row, result.permitted))
         exact += not faults and not row.estimated
         result.faults += [f"{line.run}, request {line.number} ({line.state}): {fault}" for fault in faults]
     result.figures["requests recorded exactly"] = exact
@@ -137,8 +137,11 @@ def _compare_lines(result: Comparison, lines: Sequence[Line], records: Sequence[
         _compare_unnamed(result, unmatched[name], unnamed[name], runs.get(name))
 
 
-def _faults_of(line: Line, row: Any, permitted: Counter[str]) -> Iterator[str]:
-    """Yield the faults of the record of a request whose answer had begun."""
+def faults_of(line: Line, row: Any, permitted: Counter[str]) -> Iterator[str]:
+    """Yield the faults of the record of a request whose answer had begun.
+
+    The last columns of the row are the tokens, in the order of `Line.tokens`.
+    """
     tokens = tuple(row[-5:])
     if not line.is_charged:
         if any(tokens) or row.cost:

@@ -38,9 +38,9 @@ _TOKENS = 24
 _PACED_SECONDS = 0.05
 
 
-def answer_to(name: str) -> str:
-    """Return the text of the model for a request."""
-    return f"{name}: {' '.join(Random(name).choices(_WORDS, k=_TOKENS))}"
+def answer_to(name: str, *, words: int = _TOKENS) -> str:
+    """Return the text of the model for a request: its name and this many words."""
+    return f"{name}: {' '.join(Random(name).choices(_WORDS, k=words))}"
 
 
 def thread_of(name: str) -> tuple[str, int]:
