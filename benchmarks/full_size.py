@@ -21,6 +21,7 @@ CHECKS: Mapping[str, Sequence[str]] = {
         "tests/api/server/test_malformed_ids.py",
     ),
     "races": ("tests/faults/test_cancel_races.py", "tests/faults/test_file_removal_races.py"),
+    "target-faults": ("tests/faults/test_target_faults.py",),
     "seeding": ("tests/admin/test_seed_demo.py",),
     "upstreams": ("tests/unit/test_random_upstreams.py",),
     "combinations": ("tests", "-m", "combination"),

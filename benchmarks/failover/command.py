@@ -149,7 +149,7 @@ async def measured(
     async with running_upstream(plan.cells) as upstream:
         with running_servers(directory, durable=False, programs=programs) as servers:
             url, headers, metrics = await asyncio.to_thread(_start, servers, plan, upstream)
-            await upstream.refuse()
+            await upstream.begin_to_fail()
             log("all processes are running")
             connector = aiohttp.TCPConnector(limit=0, force_close=True)
             async with aiohttp.ClientSession(headers=headers, connector=connector) as session:

@@ -85,6 +85,7 @@ class FailingUpstream:
         self._cells = {cell.name: cell for cell in cells}
         self._seen: Counter[tuple[str, str]] = Counter()
         self._refusing: web.TCPSite | None = None
+        self._fails = False
 
     async def listen(self, runner: web.AppRunner) -> None:
         """Accept connections on two free ports, one of which is for the targets that refuse them later."""
@@ -93,8 +94,11 @@ class FailingUpstream:
         await self._refusing.start()
         self.url, self.refusing_url = (f"http://127.0.0.1:{address[1]}" for address in runner.addresses)
 
-    async def refuse(self) -> None:
-        """Begin to refuse connections of the targets with the fault REFUSED. Until then, they can be added."""
+    async def begin_to_fail(self) -> None:
+        """Begin to fail and to keep books. Until then all targets work, so that they can be added and tested."""
+        self._fails = True
+        self.attempts.clear()
+        self._seen.clear()
         if self._refusing is not None:
             await self._refusing.stop()
 
@@ -103,7 +107,7 @@ class FailingUpstream:
         body = orjson.loads(await request.read())
         cell, target = self._cells[request.match_info["cell"]], request.match_info["target"]
         attempt = self._begin(cell, target, body)
-        fault = self._fault(cell, attempt) if target == "primary" else None
+        fault = self._fault(cell, attempt) if self._fails and target == "primary" else None
         prefix = attempt.prefix
         if prefix and target == "replica" and cell.case.replica is Replica.REFUSES_PREFIX:
             return _refusal(attempt, *_PREFIX_REFUSED)
@@ -225,7 +229,7 @@ async def _stream(request: web.Request, attempt: Attempt, text: str, fault: Faul
             await response.write(b": waiting\n\n")
             await asyncio.sleep(1)
     words = _words(text)
-    middle = Random(attempt.run).randrange(len(words) // 4, 3 * len(words) // 4)
+    middle = Random(attempt.run).randrange(WORDS // 4, 3 * WORDS // 4)
     for place, event in enumerate(_text_events(attempt, words)):
         if place == middle and fault in _BROKEN:
             attempt.state = "cut"

@@ -15,7 +15,7 @@ from tests.support.sampling import IS_FULL, SEED, sized
 
 pytestmark = pytest.mark.slow
 # Those without long pauses.
-SAMPLE = {"reset", "429", "500-once", "503", "no-done", "too-long", "too-long-for-all", "policy"}
+SAMPLE = {"reset", "429", "500-once", "no-done", "too-long", "policy"}
 
 
 @pytest.mark.usefixtures("servers")
