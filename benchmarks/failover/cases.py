@@ -11,8 +11,6 @@ from typing import Any
 APIS = ("responses", "chat", "messages")
 FIRST_TOKEN_SECONDS = 2
 """Limit of the first token of a target while another one is left."""
-PREFIX = "assistant_prefix"
-"""Capability of a model that continues a text in an assistant message at the end of its input."""
 
 
 class Fault(StrEnum):
@@ -93,11 +91,10 @@ _HEALED = Expected(primary=2)
 _NEXT = Expected(replica=1)
 _NEXT_AFTER_REPETITION = Expected(primary=2, replica=1)
 _FIRST = Expected()
-# More than the limit of the first token, and less than that of an idle connection. Without a stream, there is no first
-# token before the whole answer.
+# More than the limit of the first token, and less than that of an idle connection.
 _NEXT_AFTER_LIMIT = Expected(replica=1, wait=FIRST_TOKEN_SECONDS + 2.0)
 _SMALL, _LARGE = {"context_window": 4_096}, {"context_window": 131_072}
-_TAKES_PREFIX = {"replica": {PREFIX: True}}
+_TAKES_PREFIX = {"replica": {"assistant_prefix": "last_message"}}
 
 CASES: Sequence[Case] = (
     _case("refused", Fault.REFUSED, _NEXT_AFTER_REPETITION),
@@ -106,12 +103,12 @@ CASES: Sequence[Case] = (
     _case("429", Fault.LIMITED, _NEXT),
     _case("500-once", Fault.ERROR_ONCE, _HEALED),
     _case("503", Fault.UNAVAILABLE, _NEXT_AFTER_REPETITION),
-    _case("silent", Fault.SILENT, _NEXT_AFTER_LIMIT, unstreamed=_NEXT),
-    _case("late", Fault.LATE, _NEXT_AFTER_LIMIT, unstreamed=_NEXT),
+    _case("silent", Fault.SILENT, _NEXT_AFTER_LIMIT),
+    _case("late", Fault.LATE, _NEXT_AFTER_LIMIT),
     _case("cut", Fault.CUT, _NEXT),
     _case("cut-continued", Fault.CUT, _NEXT, replica=Replica.CONTINUES, capabilities=_TAKES_PREFIX),
     _case("stalled", Fault.STALLED, _NEXT),
-    # Without a stream, the only event is the document.
+    # Nothing was sent to a client without a stream, so the next target may answer it from the beginning.
     _case("invalid-event", Fault.INVALID_EVENT, _FIRST, unstreamed=_NEXT),
     _case("lost-event", Fault.LOST_EVENT, _NEXT),
     _case("no-done", Fault.NO_DONE, _FIRST),

@@ -34,6 +34,8 @@ WORDS = 60
 _LATE_SECONDS = 20
 # Enough for the platform to forward the text before the connection breaks.
 _BEFORE_BREAK_SECONDS = 0.3
+# Pause after each word of another text, so that it is noticed if the platform does not read it to its end.
+_OTHER_PACE_SECONDS = 0.02
 _ERRORS: Mapping[Fault, tuple[int, str, str]] = {
     Fault.LIMITED_ONCE: (429, "rate_limit_exceeded", "Rate limit reached."),
     Fault.LIMITED: (429, "rate_limit_exceeded", "Rate limit reached."),
@@ -130,7 +132,8 @@ class FailingUpstream:
             attempt.output = len(_words(text))
             attempt.cost = _cost(attempt)
             if attempt.streamed:
-                return await _stream(request, attempt, text, fault)
+                pace = _OTHER_PACE_SECONDS if text == other_text_for(attempt.run) else 0.0
+                return await _stream(request, attempt, text, fault, pace=pace)
             return await _whole(request, attempt, text, fault)
         except (ConnectionResetError, asyncio.CancelledError) as left:
             attempt.state = "left" if attempt.state == "open" else attempt.state
@@ -220,7 +223,9 @@ async def _whole(request: web.Request, attempt: Attempt, text: str, fault: Fault
     return await send_completion(request, attempt, text, [], cuts=fault is Fault.CUT)
 
 
-async def _stream(request: web.Request, attempt: Attempt, text: str, fault: Fault | None) -> web.StreamResponse:
+async def _stream(
+    request: web.Request, attempt: Attempt, text: str, fault: Fault | None, *, pace: float
+) -> web.StreamResponse:
     response = web.StreamResponse(headers={"content-type": "text/event-stream", "x-request-id": attempt.id})
     await response.prepare(request)
     if fault is Fault.LATE:
@@ -242,6 +247,8 @@ async def _stream(request: web.Request, attempt: Attempt, text: str, fault: Faul
             if fault is Fault.LOST_EVENT:
                 continue
         await response.write(event)
+        if pace:
+            await asyncio.sleep(pace)
     for document in (
         chunk(attempt, {}, finish="stop"),
         {**chunk(attempt, {}), "choices": [], "usage": usage_of(attempt)},

@@ -15,7 +15,7 @@ from tests.support.sampling import IS_FULL, SEED, sized
 
 pytestmark = pytest.mark.slow
 # Those without long pauses.
-SAMPLE = {"reset", "429", "500-once", "no-done", "too-long", "policy"}
+SAMPLE = {"reset", "429", "no-done", "too-long", "policy", "cut-continued"}
 
 
 @pytest.mark.usefixtures("servers")
