@@ -21,7 +21,8 @@ DONE = b"[DONE]"
 MAX_EVENT_BYTES = 64 * 1024 * 1024
 """Maximum size of an event. The largest events that servers send contain images."""
 _TOO_LARGE = Failure.of(UpstreamError("The model's server sent an event that is too large."))
-_NO_JSON = Failure.of(UpstreamError("The model's server sent something that is not JSON."))
+NO_JSON = Failure.of(UpstreamError("The model's server sent something that is not JSON."))
+"""Failure of an answer with an event that is not JSON."""
 _BOM = b"\xef\xbb\xbf"
 _NUL = b"\\u0000"
 # Each level of a document has two brackets.
@@ -88,7 +89,7 @@ def decode(data: bytes, *, check: Check = check_chunk) -> Chunk:
     try:
         return check(parse(data), data)
     except ValueError as broken:
-        raise UpstreamFailed(_NO_JSON) from broken
+        raise UpstreamFailed(NO_JSON) from broken
 
 
 async def read_document(response: Answer, *, check: Check = check_chunk) -> Chunk:
@@ -118,7 +119,9 @@ class _Halved:
 class EventStreamDecoder:
     """Incremental decoder of server-sent events with JSON data. `done` is set after `[DONE]`.
 
-    An event that is not a chunk ends the stream: `failure` is set, and earlier chunks remain valid.
+    An event that is not a chunk ends the stream: `failure` is set, and earlier chunks remain valid. With
+    `skips_invalid`, the first event that is not even JSON is left out: `has_skipped` is set, and the caller has to
+    check that nothing is missing.
 
     Normally each event has one `data:` line with a whole JSON document, which is decoded immediately. A line that is
     not valid JSON is joined with further `data:` lines of the same event, and decoded at its end. The same
@@ -127,7 +130,10 @@ class EventStreamDecoder:
     held back until the next document.
     """
 
-    def __init__(self, *, check: Check = check_chunk, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+    def __init__(
+        self, *, check: Check = check_chunk, max_event_bytes: int = MAX_EVENT_BYTES, skips_invalid: bool = False
+    ) -> None:
+        self._skips_invalid = skips_invalid
         self._check = check
         self._max_event_bytes = max_event_bytes
         # Pieces of a line whose end has not arrived. They are joined only at its end, because repeated joins would take
@@ -144,6 +150,7 @@ class EventStreamDecoder:
         self._is_error = False
         self._halved: _Halved | None = None
         self.done = False
+        self.has_skipped = False
         self.failure: Failure | None = None
 
     def feed(self, piece: bytes) -> list[Chunk]:
@@ -221,7 +228,7 @@ class EventStreamDecoder:
         if data == DONE:
             self.done = True
             if self._begun is not None or self._is_error:
-                self.failure = self.failure or (failure_from_error("") if self._is_error else _NO_JSON)
+                self.failure = self.failure or (failure_from_error("") if self._is_error else NO_JSON)
         elif self._begun is None:
             self._decode(data, chunks, raw=value)
         else:
@@ -269,8 +276,12 @@ class EventStreamDecoder:
                 self._read_odd(data, chunks)
             except ValueError:
                 # Lines without `data:` that are no document are ignored like other unknown fields.
-                if not is_bare:
-                    self.failure = failure_from_error(data.decode(errors="replace")) if self._is_error else _NO_JSON
+                if self._is_error and not is_bare:
+                    self.failure = failure_from_error(data.decode(errors="replace"))
+                elif self._skips_invalid and not is_bare:
+                    self._skips_invalid, self.has_skipped = False, True
+                elif not is_bare:
+                    self.failure = NO_JSON
         elif self._is_error:
             # An error without any text.
             self.failure = failure_from_error("")

@@ -17,7 +17,7 @@ from django.conf import settings
 
 from core.json.large_work import off_loop
 from core.load.load_limit import loop_delay
-from core.telemetry import tracing
+from core.telemetry import metrics, tracing
 from engine.attachments import AttachmentMap
 from engine.converter.base import TurnConverter
 from engine.converter.chat import ChatConverter
@@ -27,7 +27,7 @@ from engine.turn import Attempt, Target, TurnRequest, TurnResult
 from providers import chat_completions, responses_api
 from providers.answer_telemetry import answer_attributes
 from providers.clients import PostOptions, UpstreamFailed, for_client, post, read_piece
-from providers.event_stream import EventStreamDecoder, check_chunk, check_event, is_streamed, read_document
+from providers.event_stream import NO_JSON, EventStreamDecoder, check_chunk, check_event, is_streamed, read_document
 from providers.first_answer import FirstAnswer
 from providers.http_client import Answer
 from providers.long_answers import long_answers
@@ -118,7 +118,7 @@ class UpstreamTurn:
         return ready
 
     async def _converted(self) -> AsyncGenerator[list[Event], None]:
-        converter, lines = self._converter, EventStreamDecoder(check=self._check)
+        converter, lines = self._converter, EventStreamDecoder(check=self._check, skips_invalid=True)
         try:
             attachments = await load_attachments(self._route, self._request)
             # Without a variable for the body, which would keep it in memory until the end of the answer.
@@ -137,13 +137,19 @@ class UpstreamTurn:
                                 break
                         else:
                             yield converter.shown(converter.feed(lines.end()))
+                        if lines.has_skipped:
+                            metrics.count_upstream_error(upstream=self._route.upstream.name, reason="invalid_event")
+                            if not converter.has_all_output():
+                                converter.fail(NO_JSON)
                         if lines.failure is not None and not converter.over:
                             converter.fail(for_client(self._route, lines.failure))
             finally:
                 if not self._request.streamed:
                     long_answers.observe(self._route, time.monotonic() - began)
         except UpstreamFailed as failed:
-            converter.fail(failed.failure)
+            # A connection that breaks after the finish reason has lost at most the usage.
+            if not converter.is_finished:
+                converter.fail(failed.failure)
         closing = converter.shown(converter.end(done=lines.done))
         if self._model.target is not None and converter.has_failed:
             # Another target may continue the open item.

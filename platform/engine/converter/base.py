@@ -57,6 +57,8 @@ class TurnConverter(ABC):
         self._cipher = cipher
         self._show_raw = show_raw
         self._made: list[CallSegment] = []
+        # The number of upstream events with output.
+        self._pieces = 0
         self._usage: Usage | None = None
         self._service_tier: str | None = None
         self._failure: Failure | None = None
@@ -79,10 +81,13 @@ class TurnConverter(ABC):
         if joins_texts:
             upstream = self._joined(upstream)
         for event in upstream:
+            before = len(events)
             try:
                 self._read(event, events)
             except _UNEXPECTED:
                 self.fail(self.malformed)
+            if len(events) > before:
+                self._pieces += 1
             if self.over:
                 break
         if self.first_token_at is None and (events or self._made):
@@ -91,6 +96,7 @@ class TurnConverter(ABC):
 
     def _joined(self, upstream: Iterable[UpstreamEvent]) -> Iterator[UpstreamEvent]:
         for event, pieces in joined(upstream, read=self._text_of, write=self._with_text):
+            self._pieces += pieces - 1
             if self._bound is not None:
                 self._bound.count(pieces - 1)
             yield event
@@ -134,6 +140,19 @@ class TurnConverter(ABC):
         """Set the failure of the turn, unless it has one already."""
         self._failure = self._failure or failure
         self.over = True
+
+    @property
+    def is_finished(self) -> bool:
+        """True if the upstream has reported why the model stopped: nothing of its output can follow."""
+        return self.finish_reason is not None
+
+    def has_all_output(self, usage: Usage | None = None) -> bool:
+        """Return true if the finish reason and the usage prove that no event with output is missing.
+
+        By default, the usage is that of the events. Servers that send several tokens in one event prove nothing.
+        """
+        usage = usage or self._usage
+        return self.is_finished and usage is not None and 0 < usage.output_tokens <= self._pieces
 
     @property
     def has_failed(self) -> bool:

@@ -4,12 +4,13 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing, nullcontext
 from typing import Any
 
+from core.telemetry import metrics
 from engine.converter.chat import Chunk
 from gateway.chat.answer_check import AnswerCheck
 from gateway.chat.chunks import CompletionAccumulator, as_chunk, with_valid_usage
 from gateway.chat.completion_call import CompletionCall
 from providers.clients import UpstreamFailed, read_bytes
-from providers.event_stream import EventStreamDecoder, is_streamed, read_document
+from providers.event_stream import NO_JSON, EventStreamDecoder, is_streamed, read_document
 from providers.http_client import Answer
 from providers.time_limits import first_token_limit, limited
 
@@ -46,7 +47,7 @@ async def opened(call: CompletionCall, stack: AsyncExitStack) -> Answer:
 
 async def observed(call: CompletionCall, response: Answer) -> AsyncGenerator[list[Chunk], None]:
     """Yield the chunks of an answer with the public name of the model, and read their usage."""
-    reads = _chunks(response, call.check())
+    reads = _chunks(response, call.check(), upstream=call.route.upstream.name)
     async with aclosing(limited(reads, call.targets.attempts) if call.targets.has_others else reads) as reads:
         async for read in reads:
             chunks = call.named(read)
@@ -55,7 +56,7 @@ async def observed(call: CompletionCall, response: Answer) -> AsyncGenerator[lis
             yield chunks
 
 
-async def _chunks(response: Answer, check: AnswerCheck) -> AsyncGenerator[list[Chunk], None]:
+async def _chunks(response: Answer, check: AnswerCheck, *, upstream: str) -> AsyncGenerator[list[Chunk], None]:
     """Yield the chunks of each read from the network; raises `UpstreamFailed`."""
     # Some servers ignore `stream` and send a complete completion, which is treated as a single chunk.
     if not is_streamed(response):
@@ -64,13 +65,22 @@ async def _chunks(response: Answer, check: AnswerCheck) -> AsyncGenerator[list[C
             raise UpstreamFailed(failure)
         yield [as_chunk(completion)]
         return
-    lines = EventStreamDecoder()
-    async for piece in read_bytes(response):
-        yield check.read_all(lines.feed(piece))
-        if lines.done or lines.failure is not None or check.is_over:
-            break
-    else:
-        yield check.read_all(lines.end())
+    lines = EventStreamDecoder(skips_invalid=True)
+    try:
+        async for piece in read_bytes(response):
+            yield check.read_all(lines.feed(piece))
+            if lines.done or lines.failure is not None or check.is_over:
+                break
+        else:
+            yield check.read_all(lines.end())
+    except UpstreamFailed:
+        # A connection that breaks after the finish reason has lost at most the usage.
+        if not check.is_finished:
+            raise
     yield check.read_rest()
-    if (failure := lines.failure or check.end(done=lines.done)) is not None:
+    failure = lines.failure
+    if lines.has_skipped:
+        metrics.count_upstream_error(upstream=upstream, reason="invalid_event")
+        failure = failure or (None if check.has_all_output else NO_JSON)
+    if (failure := failure or check.end(done=lines.done)) is not None:
         raise UpstreamFailed(failure)
