@@ -25,6 +25,7 @@ from tenants.directory.routes import (
 )
 from tenants.directory.runs import look_up_runs
 from tenants.directory.target_choice import with_affinity
+from tenants.directory.target_load import TargetLoads, target_loads
 from tenants.directory.team_settings import (
     GuardrailSettings,
     SearchEngineSettings,
@@ -42,6 +43,7 @@ __all__ = [
     "GuardrailSettings",
     "Route",
     "SearchEngineSettings",
+    "TargetLoads",
     "UpstreamEndpoint",
     "Wildcard",
     "aprincipal",
@@ -63,6 +65,7 @@ __all__ = [
     "search_engine",
     "subject_limits",
     "summary_model",
+    "target_loads",
     "tool_prices",
     "upstream_of",
     "upstreams",
