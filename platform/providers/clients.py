@@ -63,7 +63,7 @@ from providers.http_client import (
 )
 from providers.retries import Retries
 from providers.upstream_errors import MAX_MESSAGE, failure_from_status
-from tenants.directory import Route, UpstreamEndpoint
+from tenants.directory import Route, UpstreamEndpoint, target_loads
 
 STALLED = Failure.of(UpstreamError("The model's server stopped responding in the middle of its answer."))
 _TOO_MANY = int(httpx2.codes.TOO_MANY_REQUESTS)
@@ -189,7 +189,8 @@ def post(
     Each HTTP request is added to `attempts` when it begins: the upstream may charge for any of them. On exit the
     connection is closed unless the body was read completely.
     """
-    return _OpenAnswer(route, partial(_send, route, path, body, attempts=attempts, options=options))
+    kind = _OpenAnswer if options.target is None else _CountedAnswer
+    return kind(route, partial(_send, route, path, body, attempts=attempts, options=options))
 
 
 class _OpenAnswer(AbstractAsyncContextManager[Answer]):
@@ -218,6 +219,26 @@ class _OpenAnswer(AbstractAsyncContextManager[Answer]):
             metrics.count_upstream_error(upstream=self._route.upstream.name, reason="broken_answer")
             # Some upstreams report an unknown model with status 200.
             raise UpstreamFailed(for_client(self._route, error.failure)) from error
+
+
+class _CountedAnswer(_OpenAnswer):
+    """An open answer of one of several targets. It counts for the choice among them."""
+
+    __slots__ = ("_began",)
+
+    @override
+    async def __aenter__(self) -> Answer:
+        self._began = target_loads.begin(self._route)
+        try:
+            return await super().__aenter__()
+        except BaseException:
+            target_loads.end(self._route, self._began, is_complete=False)
+            raise
+
+    @override
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, *rest: object) -> None:
+        target_loads.end(self._route, self._began, is_complete=error is None)
+        await super().__aexit__(kind, error, *rest)
 
 
 async def _send(

@@ -26,7 +26,7 @@ from providers.retries import quiet_seconds
 from providers.time_limits import TooSilent, limited
 from providers.upstream import UpstreamModel, UpstreamTurn
 from tenants.capabilities import AssistantPrefix
-from tenants.directory import Route
+from tenants.directory import Route, target_loads
 
 REFUSALS = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY})
 """Statuses of a server that does not accept a request with the beginning of its answer."""
@@ -128,7 +128,7 @@ class TargetQueue:
 
     @staticmethod
     def note_answer(route: Route, attempts: Sequence[Attempt], failure: Failure | None) -> None:
-        """Report the end of an answer to the circuit breaker; `failure` is None if the answer is complete.
+        """Report the end of an answer to circuit breaker and load; `failure` is None if the answer is complete.
 
         Requests without an answer, and those that were answered with an error, are reported when they fail.
         """
@@ -137,6 +137,8 @@ class TargetQueue:
             loop_breakers().succeeded(route)
         elif status is not None and httpx2.codes.is_success(status):
             loop_breakers().failed(route, failure, status=status)
+            # An answer that consists of an error has been counted as a fast answer.
+            target_loads.forget_durations(route)
 
     @staticmethod
     def note_silence(route: Route, failure: Failure) -> None:

@@ -1,15 +1,18 @@
 """The targets of a model: their order, affinity, and the targets that a team may use."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.support.api import Api, MakeApi, ok
-from tests.support.chunks import text
+from tests.support.chunks import completion, text
 from tests.support.maximum_bills import PNG_URL
 from tests.support.targets import PATHS, Targets, post, several_targets
-from tests.support.upstream import Script, ScriptedUpstream, stream, whole
+from tests.support.upstream import Answer, Gate, Pause, Script, ScriptedUpstream, stream, whole
+from tests.support.waiting import eventually
 
 WRONG_KEY = whole({"error": {"message": "Wrong key.", "code": "invalid_api_key"}}, status=401)
 endpoints = pytest.mark.parametrize("path", PATHS)
@@ -25,6 +28,12 @@ def targets(upstream: ScriptedUpstream, database: None) -> Iterator[Targets]:
 def counts(*scripts: Script) -> list[int]:
     """Return the numbers of requests."""
     return [len(script.received) for script in scripts]
+
+
+def hello_after(wait: Gate | Pause) -> Answer:
+    """Return an answer that waits after its status line."""
+    answer = whole(completion("Hello"))
+    return replace(answer, pieces=(wait, *answer.pieces))
 
 
 def equal_targets(targets: Targets) -> list[Script]:
@@ -62,6 +71,45 @@ def test_a_chain_stays_with_its_target(api: Api, targets: Targets) -> None:
     for _ in range(5):
         previous = {"previous_response_id": api.create(model=targets.name, input="Hi", **previous)["id"]}
     assert sorted(counts(*scripts)) == [0, 0, 0, 5]
+
+
+@endpoints
+def test_requests_without_a_key_go_to_the_faster_target(api: Api, targets: Targets, path: str) -> None:
+    fast = targets.add(priority=0).always(whole(completion("Hello")))
+    slow = targets.add(priority=0).always(hello_after(Pause(0.3)))
+    for _ in range(24):
+        ok(post(api, path, targets.name))
+    # The slow target gets requests until the other one has had its first.
+    assert len(fast.received) > len(slow.received)
+
+
+@endpoints
+def test_requests_without_a_key_go_to_the_target_without_other_requests(
+    api: Api, upstream: ScriptedUpstream, path: str
+) -> None:
+    def use_both() -> None:
+        gate = Gate()
+        with several_targets(upstream) as targets, ThreadPoolExecutor() as threads:
+            scripts = [script.then(hello_after(gate)) for script in targets.two(priority=0)]
+            first = threads.submit(post, api, path, targets.name)
+            gate.wait_until_reached()
+            second = threads.submit(post, api, path, targets.name)
+            eventually(lambda: sum(counts(*scripts)) == 2)
+            gate.open()
+            assert ok(first.result())["model"] == ok(second.result())["model"] == targets.name
+            assert counts(*scripts) == [1, 1]
+
+    # Each time for a model without earlier answers, as their times count as well. A random choice would fail once.
+    for _ in range(5):
+        use_both()
+
+
+def test_a_target_of_the_same_priority_with_weight_0_gets_no_requests(api: Api, targets: Targets) -> None:
+    drained = targets.add(priority=0, weight=0)
+    scripts = [script.always(stream(*text("Hello"))) for script in targets.two(priority=0)]
+    for _ in range(8):
+        ok(post(api, "/chat/completions", targets.name))
+    assert (counts(drained), sum(counts(*scripts))) == ([0], 8)
 
 
 @endpoints
