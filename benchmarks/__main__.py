@@ -45,6 +45,7 @@ from benchmarks.chaos import evaluation as chaos  # noqa: E402
 from benchmarks.compare import command as compare  # noqa: E402
 from benchmarks.console import command as console  # noqa: E402
 from benchmarks.failover import command as failover  # noqa: E402
+from benchmarks.routing import command as routing  # noqa: E402
 from launcher.errors import LaunchError  # noqa: E402
 
 COMMANDS: Mapping[str, Callable[..., int]] = {
@@ -76,6 +77,7 @@ COMMANDS: Mapping[str, Callable[..., int]] = {
     "request-phases": request_phases.main,
     "rolling-restart": rolling_restart.main,
     "rolling-upgrade": rolling_upgrade.main,
+    "routing-simulation": routing.main,
     "sizing": sizing.main,
     "slow-streams": slow_streams.main,
     "tables": tables.main,

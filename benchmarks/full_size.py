@@ -22,6 +22,7 @@ CHECKS: Mapping[str, Sequence[str]] = {
     ),
     "races": ("tests/faults/test_cancel_races.py", "tests/faults/test_file_removal_races.py"),
     "target-faults": ("tests/faults/test_target_faults.py",),
+    "routing": ("tests/unit/test_routing_simulation.py",),
     "seeding": ("tests/admin/test_seed_demo.py",),
     "upstreams": ("tests/unit/test_random_upstreams.py",),
     "combinations": ("tests", "-m", "combination"),

@@ -1,0 +1,1 @@
+"""The choice among targets in simulated time: servers, requests and the platform (`simulation`), limits (`command`)."""
