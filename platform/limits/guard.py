@@ -15,6 +15,7 @@ from core.db.db_threads import in_db_thread
 from core.errors import LimitsUnavailable, Overloaded, retry_headers
 from core.ids import new_id
 from core.telemetry import metrics
+from core.work.redis_client import loop_client
 from limits import rejections, script
 from limits.plan import (
     Plan,
@@ -156,7 +157,7 @@ async def rebuild(team_id: str) -> None:
     """Load the state of a team from PostgreSQL. Raises `redis.RedisError`."""
     token, lock = new_id("rebuild"), script.state_keys(team_id)[2]
     # Set before the rows are read: from now on, the script records settlements, which it applies to the loaded state.
-    await script.loop_client().set(lock, token, px=_LOCK_MS)
+    await loop_client().set(lock, token, px=_LOCK_MS)
     document = await in_db_thread(lambda: read_state(team_id))
     await script.arun(team_id, (), {**document, "token": token})
 
@@ -198,7 +199,7 @@ async def _run(plan: Plan, op: str, *, after: int) -> script.Reply:
         if time.monotonic() > deadline:
             raise redis.TimeoutError("the state of the limits could not be rebuilt in time")
         # One process rebuilds while the others wait. This only saves work: epochs keep concurrent rebuilds correct.
-        has_lock = await script.loop_client().set(lock, "", nx=time.monotonic() < waits_until, px=_LOCK_MS)
+        has_lock = await loop_client().set(lock, "", nx=time.monotonic() < waits_until, px=_LOCK_MS)
         if not has_lock:
             await asyncio.sleep(_POLL_SECONDS)
         reply = await script.arun(team_id, keys, document)
@@ -207,7 +208,7 @@ async def _run(plan: Plan, op: str, *, after: int) -> script.Reply:
             reply = await script.arun(team_id, keys, document)
         elif has_lock:
             # Another process has just rebuilt the state.
-            await script.loop_client().delete(lock)
+            await loop_client().delete(lock)
     return reply
 
 

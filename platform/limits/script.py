@@ -10,23 +10,18 @@ from typing import Any, NamedTuple
 
 import orjson
 import redis
-import redis.asyncio
 from django.conf import settings
 from redis.asyncio.connection import parse_url
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
 from core.per_loop import PerLoop
 from core.work.notifications import blocking_client
+from core.work.redis_client import TIMEOUT_SECONDS, loop_client
 from limits.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("script.lua").read_text()
 SHA = hashlib.sha1(SOURCE.encode(), usedforsecurity=False).hexdigest()
 _SHA = SHA.encode()
-# Not less: the event loop of a busy process may be late by a second.
-_TIMEOUT_SECONDS = 2.0
-_CONNECTIONS = 8
 # One retry is enough to reopen a connection that the server has closed while it was idle.
 _RETRIES = 1
 Reply = list[str]
@@ -42,21 +37,6 @@ def _decoded(reply: Any) -> list[Reply]:
     return [line.split(" ") for line in reply.decode().split("\n")]
 
 
-@PerLoop
-def loop_client() -> Any:
-    """Return the client of the running event loop."""
-    pool = redis.asyncio.BlockingConnectionPool.from_url(
-        settings.REDIS_URL,
-        max_connections=_CONNECTIONS,
-        timeout=_TIMEOUT_SECONDS,
-        socket_connect_timeout=_TIMEOUT_SECONDS,
-        socket_timeout=_TIMEOUT_SECONDS,
-        # No retries here: `_Batches` repeats the requests that may be repeated.
-        retry=Retry(NoBackoff(), 0),
-    )
-    return redis.asyncio.Redis(connection_pool=pool)
-
-
 def client() -> Any:
     """Return the client for code without an event loop, shared by all threads."""
     return _client(settings.REDIS_URL, retries=_RETRIES)
@@ -64,7 +44,7 @@ def client() -> Any:
 
 @cache
 def _client(url: str, *, retries: int) -> Any:
-    return blocking_client(url, seconds=_TIMEOUT_SECONDS, retries=retries)
+    return blocking_client(url, seconds=TIMEOUT_SECONDS, retries=retries)
 
 
 class _Request(NamedTuple):
@@ -94,7 +74,7 @@ class _Batches:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._pipeline = Pipeline(parse_url(settings.REDIS_URL), seconds=_TIMEOUT_SECONDS)
+        self._pipeline = Pipeline(parse_url(settings.REDIS_URL), seconds=TIMEOUT_SECONDS)
         self._waiting: dict[str, list[_Request]] = {}
         # Teams whose settlements Redis may not have received: their spending is in PostgreSQL.
         self._unsettled: set[str] = set()

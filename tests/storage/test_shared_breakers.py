@@ -10,9 +10,10 @@ import redis
 
 from core.errors import Failure, UpstreamError
 from core.work.notifications import loop_notifications
+from core.work.redis_client import loop_client
 from engine.turn import Sampling, TurnRequest
-from limits import script as limits_script
 from providers.breaker.sharing import Breakers, loop_breakers, shared_states, target_key
+from providers.clients import close_clients
 from providers.several_targets import FailoverModel
 from providers.upstream import UpstreamModel
 from providers.upstream_errors import CREDENTIALS_REJECTED, QUOTA_EXHAUSTED
@@ -101,8 +102,9 @@ async def test_a_model_with_one_target_uses_no_breaker(upstream: ScriptedUpstrea
         tasks = asyncio.all_tasks()
         await run_turn(UpstreamModel(only), script.model)
         # Without these objects, the event loop has no connection to Redis, and no task uses one.
-        made = [loop_breakers.pop(), limits_script.loop_client.pop(), loop_notifications.pop()]
+        made = [loop_breakers.pop(), loop_client.pop(), loop_notifications.pop()]
         assert made == [None, None, None]
         assert {task.get_name() for task in asyncio.all_tasks() - tasks} == set()
         await run_turn(FailoverModel(UpstreamModel(Route.through([only, route()]))), script.model)
         assert loop_breakers.pop() is not None
+        await close_clients()

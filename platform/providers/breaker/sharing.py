@@ -25,7 +25,7 @@ from core.errors import Failure
 from core.per_loop import PerLoop
 from core.telemetry import metrics
 from core.work.notifications import Notifier, blocking_client, loop_notifications, wait_within
-from limits import script
+from core.work.redis_client import loop_client
 from providers.breaker.reasons import Reason, reason_of
 from providers.breaker.state import PROBE_SECONDS, Breaker, Snapshot, State
 from tenants.directory import Route
@@ -200,7 +200,7 @@ class Breakers:
 
     async def _synchronize(self) -> None:
         """Adopt the newer states of Redis, and write this process's newer ones."""
-        client, oldest = script.loop_client(), _now() - _FORGET_SECONDS
+        client, oldest = loop_client(), _now() - _FORGET_SECONDS
         stored = _documents(await client.hgetall(_STATES))
         outdated = [key for key, document in stored.items() if document["changed_at"] <= oldest]
         for key in stored.keys() - {*outdated}:
@@ -222,7 +222,7 @@ class Breakers:
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 expiry = int(PROBE_SECONDS * 1000)
-                return bool(await script.loop_client().set(_PROBES + key, b"", nx=True, px=expiry))
+                return bool(await loop_client().set(_PROBES + key, b"", nx=True, px=expiry))
         except (redis.RedisError, OSError) as error:
             _ERRORS.inc()
             logger.warning("a probe cannot be claimed: %s", error)
