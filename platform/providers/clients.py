@@ -39,9 +39,7 @@ from core.telemetry import metrics, tracing
 from engine import spans
 from engine.spans import FIRST_ATTEMPT, Activity
 from engine.turn import Attempt, Target
-from providers.breaker.sharing import loop_breakers
 from providers.dialects import is_refused_limit, learn_limit, without_refused_limit
-from providers.failover import FailedRequest, NextStep, next_step
 from providers.first_answer import FirstAnswer
 from providers.http_client import (
     Answer,
@@ -62,6 +60,8 @@ from providers.http_client import (
     tls_context,
 )
 from providers.retries import Retries
+from providers.targets.breaker.sharing import loop_breakers
+from providers.targets.decision import FailedRequest, NextStep, next_step
 from providers.upstream_errors import MAX_MESSAGE, failure_from_status
 from tenants.directory import Route, UpstreamEndpoint, target_loads
 

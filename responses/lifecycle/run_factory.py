@@ -10,7 +10,7 @@ from engine.moderation import OutputCheck
 from engine.state import RunContext, RunState
 from engine.turn import LanguageModel, TurnRequest, TurnStream
 from providers.first_answer import FirstAnswer
-from providers.several_targets import FailoverModel
+from providers.targets.turn import FailoverModel
 from providers.upstream import UpstreamModel
 from responses.lifecycle.limited_model import LimitedModel
 from responses.passthrough.reasoning_summaries import TeamSummarizer

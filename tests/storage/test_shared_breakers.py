@@ -12,9 +12,9 @@ from core.errors import Failure, UpstreamError
 from core.work.notifications import loop_notifications
 from core.work.redis_client import loop_client
 from engine.turn import Sampling, TurnRequest
-from providers.breaker.sharing import Breakers, loop_breakers, shared_states, target_key
 from providers.clients import close_clients
-from providers.several_targets import FailoverModel
+from providers.targets.breaker.sharing import Breakers, loop_breakers, shared_states, target_key
+from providers.targets.turn import FailoverModel
 from providers.upstream import UpstreamModel
 from providers.upstream_errors import CREDENTIALS_REJECTED, QUOTA_EXHAUSTED
 from tenants.directory import Route, UpstreamEndpoint

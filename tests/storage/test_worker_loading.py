@@ -14,7 +14,7 @@ from core.errors import ModelNotFound, Unauthorized
 from core.work.leases import Claim
 from engine.calls.toolbox import Toolbox
 from engine.events.response_body import Ending
-from providers.several_targets import FailoverModel
+from providers.targets.turn import FailoverModel
 from responses.lifecycle import claimed_run, resume
 from responses.lifecycle.run_factory import RunFactory
 from responses.models import Response, Status

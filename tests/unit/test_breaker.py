@@ -3,10 +3,10 @@
 import pytest
 
 from core.errors import ContextTooLong, Failure, RateLimited, RequestRejected, UpstreamError
-from providers.breaker.reasons import Reason, reason_of
-from providers.breaker.state import MAX_FAILURES, PROBE_SECONDS, QUOTA_PAUSE, Breaker, Snapshot, State
 from providers.clients import to_failure
 from providers.http_client import ErrorStatus, NoAnswer, Unreachable
+from providers.targets.breaker.reasons import Reason, reason_of
+from providers.targets.breaker.state import MAX_FAILURES, PROBE_SECONDS, QUOTA_PAUSE, Breaker, Snapshot, State
 
 NOW = 1000.0
 BROKEN = Failure.of(UpstreamError("The connection broke."))

@@ -16,7 +16,7 @@ from core.errors import (
     UpstreamError,
     UpstreamUnavailable,
 )
-from providers.failover import FailedRequest, NextStep, next_step
+from providers.targets.decision import FailedRequest, NextStep, next_step
 
 SAME, OTHER, LARGER, GIVE_UP = NextStep.SAME_TARGET, NextStep.OTHER_TARGET, NextStep.LARGER_TARGET, NextStep.GIVE_UP
 UNREACHABLE, BROKEN, BUSY = Failure.of(UpstreamUnavailable()), Failure.of(UpstreamError()), Failure.of(Overloaded())

@@ -12,7 +12,7 @@ from gateway.chat.completion_call import CompletionCall
 from providers.clients import UpstreamFailed, read_bytes
 from providers.event_stream import NO_JSON, EventStreamDecoder, is_streamed, read_document
 from providers.http_client import Answer
-from providers.time_limits import first_token_limit, limited
+from providers.targets.time_limits import first_token_limit, limited
 
 _STREAMED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 

@@ -10,8 +10,8 @@ from django.core.management.base import BaseCommand
 from typing_extensions import override
 
 from core.clock import shared_now
-from providers.breaker.sharing import shared_states, target_key
-from providers.breaker.state import Snapshot, State
+from providers.targets.breaker.sharing import shared_states, target_key
+from providers.targets.breaker.state import Snapshot, State
 from tenants import scope
 from tenants.models import Model
 

@@ -26,8 +26,8 @@ from core.per_loop import PerLoop
 from core.telemetry import metrics
 from core.work.notifications import Notifier, blocking_client, loop_notifications, wait_within
 from core.work.redis_client import loop_client
-from providers.breaker.reasons import Reason, reason_of
-from providers.breaker.state import PROBE_SECONDS, Breaker, Snapshot, State
+from providers.targets.breaker.reasons import Reason, reason_of
+from providers.targets.breaker.state import PROBE_SECONDS, Breaker, Snapshot, State
 from tenants.directory import Route
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from core.records import record
-from providers.breaker.reasons import Reason
+from providers.targets.breaker.reasons import Reason
 
 MAX_FAILURES = 3
 """Consecutive failures that open a breaker."""

@@ -18,12 +18,12 @@ from engine.compaction.token_estimate import tokens
 from engine.continuation import Diverged, TurnOutput
 from engine.events.types import Event
 from engine.turn import Attempt, Finish, Target, TurnRequest, TurnResult
-from providers.breaker.sharing import loop_breakers
 from providers.clients import UpstreamFailed
-from providers.failover import LONGEST_WAIT, FailedRequest, NextStep, next_step
 from providers.first_answer import FirstAnswer
 from providers.retries import quiet_seconds
-from providers.time_limits import TooSilent, limited
+from providers.targets.breaker.sharing import loop_breakers
+from providers.targets.decision import LONGEST_WAIT, FailedRequest, NextStep, next_step
+from providers.targets.time_limits import TooSilent, limited
 from providers.upstream import UpstreamModel, UpstreamTurn
 from tenants.capabilities import AssistantPrefix
 from tenants.directory import Route, target_loads

@@ -1,0 +1,1 @@
+"""Models with several targets: the order of the targets, what follows a failure, and continued answers."""
