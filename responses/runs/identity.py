@@ -7,7 +7,7 @@ from typing import Any
 
 from core.records import record
 from engine.turn import Target
-from providers.targets.turn import target_of
+from providers.targets.queue import target_of
 from responses.models import Mode, Response
 from tenants.directory import Route
 from tenants.prices import UNKNOWN, PriceList

@@ -18,7 +18,7 @@ from limits import LEAST_OUTPUT, Demand, end_user_of
 from limits.throttle import is_limited
 from providers.clients import Form, PostOptions, post
 from providers.http_client import Answer
-from providers.targets.turn import target_of
+from providers.targets.queue import target_of
 from responses.runs import cost_bounds, open_calls
 from responses.runs.reservations import LEAST_SHARE, CallReservation
 from responses.runs.rows import Row, new_row

@@ -6,7 +6,7 @@ import pytest
 
 from core.errors import Failure
 from providers.retries import Retries
-from providers.targets.turn import Targets
+from providers.targets.queue import Targets
 from tenants.directory import Route, UpstreamEndpoint
 
 

@@ -10,8 +10,8 @@ from engine.turn import Attempt
 from gateway.chat.continued_chunks import ChunkContinuation, SentChunks
 from providers.clients import UpstreamFailed
 from providers.dialects import with_prefix
+from providers.targets.queue import REFUSALS, TargetQueue, Targets
 from providers.targets.time_limits import TooSilent
-from providers.targets.turn import REFUSALS, TargetQueue, Targets
 from responses.runs.usage_records import RoutedCall
 from tenants.capabilities import AssistantPrefix
 from tenants.directory import Route
