@@ -345,6 +345,11 @@ def _count_failed(error: RequestFailed, upstream: str, *, seconds: float) -> Non
     metrics.count_upstream_error(upstream=upstream, reason=reason)
 
 
+def count_invalid_event(route: Route) -> None:
+    """Count an event that was not JSON and was skipped."""
+    metrics.count_upstream_error(upstream=route.upstream.name, reason="invalid_event")
+
+
 def _reason(error: RequestFailed) -> str:
     match error:
         case ErrorStatus(status=status):

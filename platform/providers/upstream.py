@@ -17,7 +17,7 @@ from django.conf import settings
 
 from core.json.large_work import off_loop
 from core.load.load_limit import loop_delay
-from core.telemetry import metrics, tracing
+from core.telemetry import tracing
 from engine.attachments import AttachmentMap
 from engine.converter.base import TurnConverter
 from engine.converter.chat import ChatConverter
@@ -26,7 +26,7 @@ from engine.events.types import Body, Event, OutputItemDone
 from engine.turn import Attempt, Target, TurnRequest, TurnResult
 from providers import chat_completions, responses_api
 from providers.answer_telemetry import answer_attributes
-from providers.clients import PostOptions, UpstreamFailed, for_client, post, read_piece
+from providers.clients import PostOptions, UpstreamFailed, count_invalid_event, for_client, post, read_piece
 from providers.event_stream import NO_JSON, EventStreamDecoder, check_chunk, check_event, is_streamed, read_document
 from providers.first_answer import FirstAnswer
 from providers.http_client import Answer
@@ -138,7 +138,7 @@ class UpstreamTurn:
                         else:
                             yield converter.shown(converter.feed(lines.end()))
                         if lines.has_skipped:
-                            metrics.count_upstream_error(upstream=self._route.upstream.name, reason="invalid_event")
+                            count_invalid_event(self._route)
                             if not converter.has_all_output():
                                 converter.fail(NO_JSON)
                         if lines.failure is not None and not converter.over:

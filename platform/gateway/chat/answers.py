@@ -4,15 +4,15 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing, nullcontext
 from typing import Any
 
-from core.telemetry import metrics
 from engine.converter.chat import Chunk
 from gateway.chat.answer_check import AnswerCheck
 from gateway.chat.chunks import CompletionAccumulator, as_chunk, with_valid_usage
 from gateway.chat.completion_call import CompletionCall
-from providers.clients import UpstreamFailed, read_bytes
+from providers.clients import UpstreamFailed, count_invalid_event, read_bytes
 from providers.event_stream import NO_JSON, EventStreamDecoder, is_streamed, read_document
 from providers.http_client import Answer
 from providers.targets.time_limits import first_token_limit, limited
+from tenants.directory import Route
 
 _STREAMED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 
@@ -47,7 +47,7 @@ async def opened(call: CompletionCall, stack: AsyncExitStack) -> Answer:
 
 async def observed(call: CompletionCall, response: Answer) -> AsyncGenerator[list[Chunk], None]:
     """Yield the chunks of an answer with the public name of the model, and read their usage."""
-    reads = _chunks(response, call.check(), upstream=call.route.upstream.name)
+    reads = _chunks(response, call.check(), route=call.route)
     async with aclosing(limited(reads, call.targets.attempts) if call.targets.has_others else reads) as reads:
         async for read in reads:
             chunks = call.named(read)
@@ -56,7 +56,7 @@ async def observed(call: CompletionCall, response: Answer) -> AsyncGenerator[lis
             yield chunks
 
 
-async def _chunks(response: Answer, check: AnswerCheck, *, upstream: str) -> AsyncGenerator[list[Chunk], None]:
+async def _chunks(response: Answer, check: AnswerCheck, *, route: Route) -> AsyncGenerator[list[Chunk], None]:
     """Yield the chunks of each read from the network; raises `UpstreamFailed`."""
     # Some servers ignore `stream` and send a complete completion, which is treated as a single chunk.
     if not is_streamed(response):
@@ -80,7 +80,7 @@ async def _chunks(response: Answer, check: AnswerCheck, *, upstream: str) -> Asy
     yield check.read_rest()
     failure = lines.failure
     if lines.has_skipped:
-        metrics.count_upstream_error(upstream=upstream, reason="invalid_event")
+        count_invalid_event(route)
         failure = failure or (None if check.has_all_output else NO_JSON)
     if (failure := failure or check.end(done=lines.done)) is not None:
         raise UpstreamFailed(failure)
