@@ -1,0 +1,57 @@
+"""Targets that failed in a model call, read from the spans that `clients` and `several_targets` have recorded."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from core.errors import UpstreamError, UpstreamUnavailable
+from core.records import record
+from engine.spans import Activity
+
+_REPLACED = " failed"
+_NEXT = "; next: "
+# Codes that add nothing to another reason.
+_GENERAL = {UpstreamError.default_code, UpstreamUnavailable.default_code}
+NOT_REACHED = "not reached"
+
+
+@record
+class FailedTarget:
+    """A target that failed, and the reason.
+
+    `began` is when its last request began, in milliseconds since the creation of the response. `unreached` is the
+    number of requests that found no connection: they have no usage record. `was_replaced` is true if the next target
+    was tried, and false if the target answered a later request or was the last one.
+    """
+
+    upstream: str
+    reason: str
+    began: int
+    unreached: int = 0
+    was_replaced: bool = False
+
+
+def failed_targets(spans: Iterable[Mapping[str, Any]]) -> list[FailedTarget]:
+    """Return the targets that failed, in the order of their requests. Empty for models with one target."""
+    found: list[FailedTarget] = []
+    for span in spans:
+        if span["activity"] != Activity.ATTEMPT or span.get("state") != "failed":
+            continue
+        name, note = span["name"], span.get("note", "")
+        if name.endswith(_REPLACED) and _NEXT in note:
+            upstream, code = name.removesuffix(_REPLACED), note.partition(_NEXT)[0]
+            known = _take_open(found, upstream) or FailedTarget(upstream=upstream, reason="", began=span["began"])
+            detail = "" if known.reason and code in _GENERAL else f"({code})" if known.reason else code
+            found.append(replace(known, reason=f"{known.reason} {detail}".strip(), was_replaced=True))
+        elif ": " in note:
+            upstream, _, reason = note.rpartition(": ")
+            earlier = _take_open(found, upstream)
+            unreached = (earlier.unreached if earlier else 0) + (reason == NOT_REACHED)
+            found.append(FailedTarget(upstream=upstream, reason=reason, began=span["began"], unreached=unreached))
+    return found
+
+
+def _take_open(found: list[FailedTarget], upstream: str) -> FailedTarget | None:
+    """Remove and return the last entry if it is of this target and the next target was not tried yet."""
+    is_same = bool(found) and found[-1].upstream == upstream and not found[-1].was_replaced
+    return found.pop() if is_same else None
