@@ -22,6 +22,7 @@ from tenants.models import (
     AdminKey,
     AdminScope,
     ApiKey,
+    AuditEvent,
     KeySource,
     Model,
     Price,
@@ -38,6 +39,7 @@ _ALPHABET = string.ascii_letters + string.digits
 _PUBLIC_LENGTH = 8
 # 43 of 62 characters contain 256 bits.
 _SECRET_LENGTH = 43
+_DRAINED = "model.drained"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,6 +366,42 @@ def add_upstream(
         after = {"name": name, "base_url": base_url, "models": list(models), "default": is_default, **model_values}
         audit(team_id=None, actor="system", action=action, target=upstream.pk, after=after)
     return upstream
+
+
+def drain_target(*, model_id: int, actor: str) -> bool:
+    """Give a target of a model no new requests, by setting its weight to 0. Returns false if it has this weight."""
+    with scope.every_team():
+        row = Model.objects.select_for_update(no_key=True).filter(pk=model_id, weight__gt=0).first()
+        if row is None:
+            return False
+        before, row.weight = row.weight, 0
+        row.save(update_fields=["weight"])
+        _audit_weight(row, _DRAINED, actor, before=before)
+    return True
+
+
+def resume_target(*, model_id: int, actor: str) -> int:
+    """Give a drained target the weight that it had, or 1. Returns the weight, or 0 if the target is not drained."""
+    with scope.every_team():
+        row = Model.objects.select_for_update(no_key=True).filter(pk=model_id, weight=0).first()
+        if row is None:
+            return 0
+        drained = AuditEvent.objects.filter(target=str(model_id), action=_DRAINED).order_by("-occurred_at").first()
+        row.weight = drained.before["weight"] if drained is not None else 1
+        row.save(update_fields=["weight"])
+        _audit_weight(row, "model.resumed", actor, before=0)
+    return row.weight
+
+
+def _audit_weight(row: Model, action: str, actor: str, *, before: int) -> None:
+    audit(
+        team_id=None,
+        actor=actor,
+        action=action,
+        target=str(row.pk),
+        before={"weight": before},
+        after={"weight": row.weight},
+    )
 
 
 @transaction.atomic
