@@ -95,6 +95,7 @@ _NAVIGATION = [
         "separator": True,
         "items": [
             _model_list("Models", "neurology", "tenants.Model"),
+            _page("Model routes", "route", "model_routes"),
             _model_list("Prices", "sell", "tenants.Price"),
             _model_list("Upstreams", "dns", "tenants.Upstream"),
             _model_list("Connectors", "cable", "tenants.Connector"),

@@ -1,6 +1,7 @@
 """Cells of tables of responses, shared by lists and pages."""
 
 from datetime import datetime
+from decimal import Decimal
 
 from django.contrib.admin import display
 from django.urls import reverse
@@ -114,9 +115,14 @@ def cost(response: Response) -> str:
     value = response.cost
     if value is None:
         return NO_PRICE if response.turns else "–"
+    return dollars(value)
+
+
+def dollars(value: Decimal) -> str:
+    """Return an amount in cents, or with two significant digits below one dollar."""
     if value >= 1 or not value:
         return amount(round(value, 2))
-    # Below one dollar, two significant digits: most responses cost less than a cent.
+    # Most responses cost less than a cent.
     return amount(round(value, 1 - value.adjusted()))
 
 

@@ -30,6 +30,7 @@ pytestmark = [
 _NOT_PAGES = {
     "admin:autocomplete", "admin:search", "admin:login", "admin:view_on_site", "console:go", "console:palette",
     "console:live_rows", "console:playground_ended", "console:system_now", "console:system_health",
+    "console:model_routes_now",
 }  # fmt: skip
 _NOTHING_TO_SHOW = ("Download is starting", "ERR_HTTP_RESPONSE_CODE_FAILURE", "ERR_ABORTED", "chrome-error:")
 HERE = Path(__file__).parent
@@ -46,6 +47,7 @@ KEY_PAGES = {
     "running jobs": "/admin/live/",
     "webhooks": "/admin/responses/webhookdelivery/",
     "audit log": "/admin/tenants/auditevent/",
+    "model routes": "/admin/routes/",
 }
 
 

@@ -1,0 +1,216 @@
+"""Requests, failures, latency, spend and last errors of targets, for the page of model routes.
+
+Sums come from the hourly rollups. Errors are read from the newest usage records, whose number is limited.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from django.db import connection
+
+from core.clock import now
+from core.periods import end_of_hour
+from engine.spans import Activity
+from providers.failed_targets import failed_targets
+from responses.models import Mode, Response, Turn
+from responses.rollups import histograms
+from responses.rollups.queries import RollupQuery, fetch_rows
+from responses.rollups.sources import CALLS, RESPONSES
+from tenants.models import Model
+from tenants.prices import sum_costs
+
+MAX_READ = 20_000
+"""Maximum number of usage records that are read, newest first, to find those of the targets."""
+
+MAX_EXAMINED = 1000
+"""Maximum number of usage records whose errors are read, newest first."""
+
+MAX_ERRORS = 3
+"""Maximum number of errors of a target."""
+
+_HOURS = timedelta(hours=2)
+_MEDIAN = 0.5
+_FAILED_ATTEMPT = [{"activity": Activity.ATTEMPT.value, "state": "failed"}]
+Key = tuple[str, str]
+"""The public name and the upstream id of a target."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetError:
+    """A failure of a target. `object_id` is the response or chat completion."""
+
+    at: datetime
+    text: str
+    object_id: str
+    is_response: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class TargetActivity:
+    """Requests of a target in a period, and their failures. Requests that found no connection count as both.
+
+    `first_token_ms` and `duration_ms` are medians, None without requests.
+    """
+
+    requests: int = 0
+    failed: int = 0
+    cost: Decimal | None = None
+    durations: Sequence[int] = (0,) * histograms.BUCKETS
+    first_tokens: Sequence[int] = (0,) * histograms.BUCKETS
+    errors: list[TargetError] = field(default_factory=list)
+
+    @property
+    def error_rate(self) -> str:
+        """Share of failed requests, such as "0.4 %"; a dash without requests."""
+        if not self.requests:
+            return "–"
+        share = 100 * self.failed / self.requests
+        # Never rounded to 0 %: that must mean that no request failed.
+        return "< 0.1 %" if 0 < share < 0.1 else f"{share:.3g} %"
+
+    @property
+    def duration_ms(self) -> int | None:
+        """Median duration of a request."""
+        return histograms.quantile(self.durations, _MEDIAN)
+
+    @property
+    def first_token_ms(self) -> int | None:
+        """Median time to the first token of responses that clients waited for."""
+        return histograms.quantile(self.first_tokens, _MEDIAN)
+
+
+class _Call(NamedTuple):
+    """A usage record."""
+
+    occurred_at: datetime
+    endpoint: str
+    object_id: str
+    turn: int
+    model: str
+    upstream_id: str
+    outcome: str
+
+
+def start_of_period() -> datetime:
+    """Return the beginning of the previous hour: the present one may have just begun."""
+    return end_of_hour(now()) - _HOURS
+
+
+def activity(targets: Collection[Model], *, since: datetime) -> Mapping[Key, TargetActivity]:
+    """Return the activity of targets since the beginning of an hour."""
+    found: dict[Key, TargetActivity] = defaultdict(TargetActivity)
+    _add_sums(found, targets, since)
+    calls = _newest_calls(targets, since)
+    with_message = _add_failed_calls(found, calls, targets)
+    _add_failed_targets(found, calls, targets, with_message)
+    for entry in found.values():
+        entry.errors = sorted(entry.errors, key=lambda error: error.at, reverse=True)[:MAX_ERRORS]
+    return found
+
+
+def key_of(target: Model) -> Key:
+    """Return the key of a target."""
+    return target.name, target.upstream_id
+
+
+def _key(targets: Iterable[Model], model: str, upstream_id: str) -> Key | None:
+    """Return the target to which a request for a model belongs, if any; targets of `*` have no names of their own."""
+    keys = {key_of(target) for target in targets}
+    return next((key for key in ((model, upstream_id), ("*", upstream_id)) if key in keys), None)
+
+
+def _add_sums(found: dict[Key, TargetActivity], targets: Collection[Model], since: datetime) -> None:
+    until, by = since + _HOURS, ("upstream_id", "model")
+    only = {"upstream_id": sorted({target.upstream_id for target in targets})}
+    calls = RollupQuery(
+        source=CALLS, since=since, until=until, measures=("calls", "failed", "duration", "cost"), by=by, only=only
+    )
+    for row in fetch_rows(calls):
+        if key := _key(targets, row.key[1], row.key[0]):
+            entry, values = found[key], row.values
+            entry.requests += values["calls"]
+            entry.failed += values["failed"]
+            entry.cost = sum_costs(entry.cost, values["cost"])
+            entry.durations = [sum(counts) for counts in zip(entry.durations, values["duration"], strict=True)]
+    # The first token of a background response includes its time in the queue.
+    only = {**only, "mode": Mode.values}
+    responses = RollupQuery(source=RESPONSES, since=since, until=until, measures=("first_token",), by=by, only=only)
+    for row in fetch_rows(responses):
+        if key := _key(targets, row.key[1], row.key[0]):
+            entry = found[key]
+            entry.first_tokens = [
+                sum(counts) for counts in zip(entry.first_tokens, row.values["first_token"], strict=True)
+            ]
+
+
+def _newest_calls(targets: Collection[Model], since: datetime) -> list[_Call]:
+    columns = ", ".join(_Call._fields)
+    # The inner limit bounds the time on a busy platform whose other models have one target.
+    sql = f"""
+WITH newest AS MATERIALIZED (
+    SELECT {columns} FROM tenants_usagerecord WHERE occurred_at >= %s ORDER BY occurred_at DESC LIMIT {MAX_READ}
+)
+SELECT {columns} FROM newest WHERE upstream_id = ANY(%s) ORDER BY occurred_at DESC LIMIT {MAX_EXAMINED}
+"""  # noqa: S608 - names and numbers of our own
+    with connection.cursor() as cursor:
+        cursor.execute(sql, [since, sorted({target.upstream_id for target in targets})])
+        return [_Call(*row) for row in cursor.fetchall()]
+
+
+def _add_failed_targets(
+    found: dict[Key, TargetActivity], calls: Sequence[_Call], targets: Collection[Model], with_message: AbstractSet[str]
+) -> None:
+    """Add the failures in timelines, except those of the last targets of responses `with_message`."""
+    by_upstream: dict[str, list[Model]] = defaultdict(list)
+    for target in targets:
+        by_upstream[target.upstream.name].append(target)
+    latest = {(call.object_id, call.turn): call for call in reversed(calls)}
+    turns = Turn.objects.filter(response_id__in={call.object_id for call in calls}, spans__contains=_FAILED_ATTEMPT)
+    for response_id, number, spans, created_at in turns.values_list(
+        "response_id", "number", "spans", "response__created_at"
+    ):
+        call = latest.get((response_id, number))
+        if call is None:
+            continue
+        for failure in failed_targets(spans):
+            if candidates := by_upstream.get(failure.upstream):
+                # The record has the name of the model that answered, which may be a fallback model.
+                target = min(candidates, key=lambda row: row.name != call.model)
+                entry = found[key_of(target)]
+                entry.requests += failure.unreached
+                entry.failed += failure.unreached
+                if response_id in with_message and not failure.was_replaced:
+                    continue
+                at = created_at + timedelta(milliseconds=failure.began)
+                entry.errors.append(TargetError(at=at, text=failure.reason, object_id=response_id, is_response=True))
+
+
+def _add_failed_calls(
+    found: dict[Key, TargetActivity], calls: Sequence[_Call], targets: Collection[Model]
+) -> AbstractSet[str]:
+    """Add the failures that clients have received, and those of endpoints without a timeline.
+
+    Return the responses whose error was added.
+    """
+    failed = [call for call in calls if call.outcome == "failed"]
+    rows = Response.objects.filter(pk__in={call.object_id for call in failed})
+    errors: dict[str, Any] = dict(rows.values_list("pk", "error"))
+    seen: set[str] = set()
+    for call in failed:
+        is_response = call.object_id in errors
+        error = errors.get(call.object_id)
+        # The newest record of a failed response is that of its last target. The timeline has the others.
+        if is_response and (not error or call.object_id in seen):
+            continue
+        if key := _key(targets, call.model, call.upstream_id):
+            seen |= {call.object_id} if is_response else set()
+            text = error["message"] if error else f"Failed ({call.endpoint})"
+            found[key].errors.append(
+                TargetError(at=call.occurred_at, text=text, object_id=call.object_id, is_response=is_response)
+            )
+    return seen
