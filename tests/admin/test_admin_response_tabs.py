@@ -201,7 +201,7 @@ def test_hundreds_of_items_are_not_read_for_the_tab(
 ) -> None:
     add_items(response, Section.OUTPUT, *[assistant_message("short")] * 250)
     assert "251 items" in tab(lead, response, "response")
-    assert count_queries(lead, page_url(response, tab="response")) <= 14
+    assert count_queries(lead, page_url(response, tab="response")) <= 15
 
 
 def test_unknown_documents_and_snippets_are_not_found(lead: Client, response: Response) -> None:

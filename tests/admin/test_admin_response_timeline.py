@@ -103,8 +103,35 @@ def test_the_page_shows_who_answered_and_why_the_first_target_did_not(
         page = timeline(lead, response)
         assert (f"up-{first.model}: HTTP 401" in page, f"next: up-{second.model}" in page) == (True, True)
         assert f"up-{second.model}" in text(lead.get(page_url(response, tab="attempts")))
+        line = f"Answered by up-{second.model} ({second.model}); tried before: up-{first.model}: HTTP 401"
+        assert line in text(lead.get(page_url(response)))
+        assert line in text(lead.get(fragment_url(response, "summary/")))
         opened = text(lead.get(fragment_url(response, "spans/turn-0/")))
         assert f"{second.model} at {upstream_id(second)}" in opened
+
+
+def test_the_page_of_a_failed_response_names_all_targets(lead: Client, api: Api, upstream: ScriptedUpstream) -> None:
+    with several_targets(upstream) as targets:
+        targets.unreachable()
+        second = targets.add().then(refusal(401, "Wrong key."))
+        api.post("/responses", {"model": targets.name, "input": "Hi"})
+        with scope.team(api.caller.team.pk):
+            response = Response.objects.get(model=targets.name)
+        first = targets.scripts[0]
+        line = f"No target answered; tried: up-{first.model}: not reached; up-{second.model}: HTTP 401"
+        assert line in text(lead.get(page_url(response)))
+
+
+def test_the_page_of_a_response_that_one_target_answered_names_no_others(
+    lead: Client, api: Api, upstream: ScriptedUpstream
+) -> None:
+    with several_targets(upstream) as targets:
+        targets.add().say("Hello")
+        targets.add()
+        api.create(model=targets.name, input="Hi")
+        with scope.team(api.caller.team.pk):
+            response = Response.objects.get(model=targets.name)
+        assert "tried before" not in text(lead.get(page_url(response)))
 
 
 def test_details_of_another_response_or_team_are_not_found(lead: Client, stranger: Client, caller: Caller) -> None:

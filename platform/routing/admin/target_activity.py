@@ -15,8 +15,8 @@ from django.db import connection
 
 from core.clock import now
 from core.periods import end_of_hour
-from engine.spans import Activity
 from providers.failed_targets import failed_targets
+from responses.admin.response.targets import FAILED_ATTEMPT
 from responses.models import Mode, Response, Turn
 from responses.rollups import histograms
 from responses.rollups.queries import RollupQuery, fetch_rows
@@ -35,7 +35,6 @@ MAX_ERRORS = 3
 
 _HOURS = timedelta(hours=2)
 _MEDIAN = 0.5
-_FAILED_ATTEMPT = [{"activity": Activity.ATTEMPT.value, "state": "failed"}]
 Key = tuple[str, str]
 """The public name and the upstream id of a target."""
 
@@ -170,7 +169,7 @@ def _add_failed_targets(
     for target in targets:
         by_upstream[target.upstream.name].append(target)
     latest = {(call.object_id, call.turn): call for call in reversed(calls)}
-    turns = Turn.objects.filter(response_id__in={call.object_id for call in calls}, spans__contains=_FAILED_ATTEMPT)
+    turns = Turn.objects.filter(response_id__in={call.object_id for call in calls}, spans__contains=FAILED_ATTEMPT)
     for response_id, number, spans, created_at in turns.values_list(
         "response_id", "number", "spans", "response__created_at"
     ):

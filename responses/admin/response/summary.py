@@ -9,6 +9,7 @@ from django.views.decorators.http import require_safe
 from console.widgets import copyable
 from conversations.models import Placement, Section
 from responses.admin import cells
+from responses.admin.response.targets import targets_line
 from responses.models import Response, ToolCall
 from responses.runs import selectors
 from responses.runs.rows import preview
@@ -62,6 +63,7 @@ def summary(request: HttpRequest, viewer: Viewer, response: Response) -> HttpRes
         "output": lines(outputs),
         "calls": [{"call": call, "took": cells.elapsed(call.started_at, call.ended_at)} for call in calls[:MAX_LINES]],
         "error": response.error,
+        "targets": targets_line(response),
         "readable": is_readable,
     }
     return TemplateResponse(request, "admin/responses/response/summary.html", context)

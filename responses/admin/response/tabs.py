@@ -19,6 +19,7 @@ from organization.admin.audit_log import AuditAdmin
 from responses.admin import cells
 from responses.admin.response.documents import DOCUMENTS, document_tab
 from responses.admin.response.events import events
+from responses.admin.response.targets import targets_line
 from responses.admin.response.timeline import claims_of, timeline
 from responses.admin.transcript.entries import SHOWN_ITEMS, transcript
 from responses.models import RUNNING, Response, ToolCall, Turn
@@ -70,6 +71,7 @@ def header(request: HttpRequest, viewer: Viewer, response: Response) -> dict[str
         ],
         "status_badge": cells.status(response),
         "id_link": copyable(response.pk),
+        "targets": targets_line(response),
         "ids": [(name, link) for name, link in ids.items() if link],
         "first_token": duration(response.first_token_ms),
         "total": duration(response.duration_ms),
