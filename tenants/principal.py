@@ -50,6 +50,7 @@ class Principal:
       the model could answer without the tool.
     - `weight`: the team's share of the capacity for which teams compete, relative to other teams.
     - `continues_without_servers`: a response continues without an MCP server whose tools cannot be listed.
+    - `allows_fallback_models`: a fallback model may answer in place of the requested one.
     - `limits`: the limits of the team, of the key and of every end user (`*`).
     - `limits_some_end_users`: some end users of the team have their own limits, which are looked up separately.
     - `time_zone`: the time zone in which the periods of the team's budgets begin.
@@ -65,6 +66,7 @@ class Principal:
     grace_seconds: int | None
     rejects_unavailable_tools: bool = False
     continues_without_servers: bool = False
+    allows_fallback_models: bool = True
     denied_models: frozenset[str] = frozenset()
     limits: tuple[SubjectLimits, ...] = field(default=())
     limits_some_end_users: bool = False

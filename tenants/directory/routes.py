@@ -263,7 +263,11 @@ async def aroute(caller: Principal, model: str) -> Route:
         route = await (_shared_route.aget(model) if is_shared else _own_route.aget(caller.team_id, model))
     if route is not None and (route.others or route.model != model):
         # A fallback model needs the same permission as the model that it replaces.
-        allowed = [target for target in route.targets if caller.may_use(target.model)]
+        allowed = [
+            target
+            for target in route.targets
+            if target.model == model or (caller.allows_fallback_models and caller.may_use(target.model))
+        ]
         route = Route.through(allowed) if allowed else None
     if route is None:
         raise ModelNotFound(model)

@@ -137,6 +137,12 @@ class Team(models.Model):
         default=list,
         help_text="Models of the permissions above. Routes decide as well which models the team sees.",
     )
+    allow_fallback_models = models.BooleanField(
+        default=True,
+        db_default=True,
+        help_text="Let a fallback model answer while all upstreams of the requested model fail. Otherwise the request "
+        "fails.",
+    )
     suspended_at = models.DateTimeField(null=True, blank=True, editable=False)
     full_text_search = models.BooleanField(
         default=True,

@@ -269,3 +269,5 @@ def test_only_operators_restrict_the_models_of_a_team(lead: Client, operator: Cl
     with scope.team(caller.team.pk):
         team = Team.objects.get(pk=caller.team.pk)
     assert (team.model_policy, team.model_names) == ("allow_list", ["small", "large"])
+    # A checkbox that is not sent is off.
+    assert not team.allow_fallback_models

@@ -151,6 +151,7 @@ def models_of(viewer: Viewer, team: Team) -> dict[str, Any]:
         },
         "facts": [
             ("Hosted tools", ", ".join(allowed) or "none"),
+            ("Fallback models", "allowed" if team.allow_fallback_models else "not allowed"),
             ("Connectors", ", ".join(f"{name} ({title})" for name, title in connected) or "none"),
             ("Search engines", ", ".join(searching) or "server default"),
             ("Embedding model", team.embedding_model or "server default"),

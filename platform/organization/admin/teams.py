@@ -47,6 +47,7 @@ class TeamForm(forms.ModelForm[Team]):
             "summary_model",
             "model_policy",
             "model_names",
+            "allow_fallback_models",
             "tools",
             "reject_unavailable_tools",
             "continue_without_mcp_servers",
@@ -122,7 +123,7 @@ class TeamAdmin(AuditedAdmin, TeamScoped):
             "Runs and logs",
             {"fields": [("disconnect_grace_seconds", "log_retention_hours"), "weight", "full_text_search"]},
         ),
-        ("Models", {"fields": ["model_policy", "model_names"]}),
+        ("Models", {"fields": ["model_policy", "model_names", "allow_fallback_models"]}),
         ("Vector stores", {"fields": ["embedding_model"]}),
         (
             "Hosted tools",

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import orjson
 import pytest
 
+from tenants import scope
+from tenants.models import Team
 from tests.support.api import Api, MakeApi, ok
 from tests.support.background import ended, text_of
 from tests.support.targets import PATHS, Targets, post, several_targets
@@ -81,6 +83,37 @@ def test_a_key_that_may_not_use_the_fallback_model_gets_the_error(
     other = targets.add(name=fallback, fallback_for=targets.name)
     answer = post(make_api(allowed_models=[targets.name]), path, targets.name)
     assert (answer.status_code, other.received) == (500, [])
+
+
+@endpoints
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("is_allowed", [False, True], ids=["refused", "allowed"])
+def test_a_team_decides_whether_a_fallback_model_may_answer(
+    make_api: MakeApi, targets: Targets, fallback: str, path: str, is_streamed: bool, is_allowed: bool
+) -> None:
+    api = make_api()
+    with scope.every_team():
+        Team.objects.filter(pk=api.caller.team.pk).update(allow_fallback_models=is_allowed)
+    targets.add().then(WRONG_KEY)
+    other = targets.add(name=fallback, fallback_for=targets.name)
+    if is_allowed:
+        other.say("Hello")
+    answer = post(api, path, targets.name, stream=is_streamed)
+    assert ("Hello" in answer.text, len(other.received)) == (is_allowed, int(is_allowed))
+    assert answer.status_code == (200 if is_allowed else 500)
+
+
+@endpoints
+def test_a_team_without_fallback_models_gets_the_other_targets_of_its_model(
+    make_api: MakeApi, targets: Targets, fallback: str, path: str
+) -> None:
+    api = make_api()
+    with scope.every_team():
+        Team.objects.filter(pk=api.caller.team.pk).update(allow_fallback_models=False)
+    targets.add().then(WRONG_KEY)
+    targets.add().say("Hello")
+    targets.add(name=fallback, fallback_for=targets.name)
+    assert ok(post(api, path, targets.name))["model"] == targets.name
 
 
 def test_a_missing_capability_is_no_reason_for_the_fallback_model(api: Api, targets: Targets, fallback: str) -> None:
