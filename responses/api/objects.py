@@ -101,6 +101,7 @@ class Model(TypedDict):
     object: Literal["model"]
     created: int
     owned_by: str
+    shutdown_date: str | None
 
 
 ModelBody = Annotated[dict[str, Any], Fields(Model)]

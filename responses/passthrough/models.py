@@ -150,4 +150,4 @@ async def _exists(upstream: UpstreamEndpoint, name: str) -> bool:
 
 def _public(wildcard: Wildcard, name: str, created: int | None) -> Body:
     created = clock.unix(wildcard.created) if created is None else created
-    return {"id": name, "object": "model", "created": created, "owned_by": wildcard.owner}
+    return {"id": name, "object": "model", "created": created, "owned_by": wildcard.owner, "shutdown_date": None}

@@ -301,9 +301,23 @@ def list_models(caller: Principal) -> list[dict[str, Any]]:
         found = Model.objects.filter(visible_to(caller.team_id), enabled=True).exclude(name="*")
         # Deferred, as one upstream key that can no longer be decrypted must not break the list for every team.
         found = found.select_related("upstream").defer("upstream__api_key")
-        by_name = {model.name: model for model in found.order_by("-created_at")}
+        by_name: dict[str, list[Model]] = {}
+        for model in found.order_by("created_at"):
+            by_name.setdefault(model.name, []).append(model)
     return [
-        {"id": name, "object": "model", "created": clock.unix(model.created_at), "owned_by": model.upstream.name}
-        for name, model in sorted(by_name.items())
+        {
+            "id": name,
+            "object": "model",
+            "created": clock.unix(targets[0].created_at),
+            "owned_by": targets[0].upstream.name,
+            "shutdown_date": _shutdown_date(targets),
+        }
+        for name, targets in sorted(by_name.items())
         if caller.may_use(name)
     ]
+
+
+def _shutdown_date(targets: Sequence[Model]) -> str | None:
+    """Return the date of the last target, or None if one of them has no date: the model is served until then."""
+    dates = [target.shutdown_date for target in targets if target.shutdown_date is not None]
+    return max(dates).isoformat() if len(dates) == len(targets) else None

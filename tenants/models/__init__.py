@@ -308,6 +308,12 @@ class Model(CapabilityColumns):
         db_default="",
         help_text="Name of the model that this model replaces while all its upstreams fail.",
     )
+    shutdown_date = models.DateField(
+        null=True,
+        blank=True,
+        help_text="Announced end of the model, which clients see in the list of models. Empty means none. It has no "
+        "other effect.",
+    )
     created_at = models.DateTimeField(default=now, editable=False)
 
     class Meta:

@@ -4,6 +4,7 @@ import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import fields
+from datetime import date
 from io import StringIO
 from typing import Any
 
@@ -219,6 +220,12 @@ def test_the_place_of_a_target_is_saved_and_listed(admin: Client, model: Model) 
     assert (saved.priority, saved.weight, saved.fallback_for) == (-1, 3, other)
     page = text(admin.get("/admin/tenants/model/", {"q": model.name}))
     assert ("-1, weight 3" in page, f"fallback for {other}" in page) == (True, True)
+
+
+def test_the_shutdown_date_is_saved_and_listed(admin: Client, model: Model) -> None:
+    assert save_model(admin, model, shutdown_date="2027-03-31").status_code == 302
+    assert Model.objects.get(pk=model.pk).shutdown_date == date(2027, 3, 31)
+    assert "2027-03-31" in text(admin.get("/admin/tenants/model/", {"q": model.name}))
 
 
 def test_a_model_cannot_be_saved_as_its_own_fallback(admin: Client, model: Model) -> None:

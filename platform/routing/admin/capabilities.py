@@ -94,6 +94,7 @@ class CapabilityForm(forms.ModelForm[Model]):
             "weight",
             "fallback_for",
             "enabled",
+            "shutdown_date",
             *(field.name for field in fields(Capabilities)),
         ]
         labels = _LABELS

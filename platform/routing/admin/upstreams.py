@@ -188,7 +188,18 @@ class ModelAdmin(HealthColumn, SharedObjectAdmin):
     """Models with their routes, prices and capabilities."""
 
     form = CapabilityForm
-    list_display = ["name", "route", "order", "health", "price_list", "special", "visible_to", "state", "created"]
+    list_display = [
+        "name",
+        "route",
+        "order",
+        "health",
+        "price_list",
+        "special",
+        "visible_to",
+        "state",
+        "shutdown",
+        "created",
+    ]
     change_form_outer_before_template = "admin/tenants/model/tools.html"
     list_filter = [UpstreamFilter, "enabled"]
     list_defer = ("upstream__api_key",)
@@ -201,7 +212,16 @@ class ModelAdmin(HealthColumn, SharedObjectAdmin):
     fieldsets = [
         (
             None,
-            {"fields": ["name", ("upstream", "upstream_model"), ("priority", "weight"), "fallback_for", "enabled"]},
+            {
+                "fields": [
+                    "name",
+                    ("upstream", "upstream_model"),
+                    ("priority", "weight"),
+                    "fallback_for",
+                    "enabled",
+                    "shutdown_date",
+                ]
+            },
         ),
         *fieldsets(),
     ]
@@ -236,6 +256,10 @@ class ModelAdmin(HealthColumn, SharedObjectAdmin):
             # The keys are not read, as one of them may be impossible to decrypt.
             kwargs["queryset"] = Upstream.objects.defer("api_key").order_by("name")
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
+
+    @display(description="Shutdown", ordering="shutdown_date")
+    def shutdown(self, model: Model) -> str:
+        return f"{model.shutdown_date:%Y-%m-%d}" if model.shutdown_date else "–"
 
     @display(description="Upstream")
     def route(self, model: Model) -> SafeString:

@@ -816,6 +816,7 @@ OBJECTS: dict[str, dict[str, str]] = {
     "Model": {
         "created": "Time of creation in Unix seconds.",
         "owned_by": "Name of the server that runs the model.",
+        "shutdown_date": "Date on which the model will be shut down, such as `2027-03-31`; null if none is announced.",
     },
     "CreateChatCompletion": {
         "messages": "The messages of the conversation so far.",

@@ -4,7 +4,7 @@ import asyncio
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from tenants import scope, services
 from tenants.models import Model, Team
 from tests.support.aiohttp_server import serving
 from tests.support.api import Api, Caller, MakeApi, MakeCaller, error, ok
+from tests.support.targets import several_targets
 from tests.support.upstream import ScriptedUpstream
 from tests.support.waiting import eventually
 
@@ -72,7 +73,23 @@ def test_the_list_has_openais_format(api: Api, add_model: AddModel) -> None:
     add_model()
     listed = ok(api.get("/models"))
     assert listed["object"] == "list"
-    assert all(model.keys() == {"id", "object", "created", "owned_by"} for model in listed["data"])
+    assert all(model.keys() == {"id", "object", "created", "owned_by", "shutdown_date"} for model in listed["data"])
+
+
+def test_the_shutdown_date_is_a_date_or_null(client: OpenAI, add_model: AddModel) -> None:
+    ending, staying = add_model(shutdown_date=date(2027, 3, 31)), add_model()
+    found = {model.id: model.shutdown_date for model in client.models.list()}
+    assert (found[ending], found[staying]) == ("2027-03-31", None)
+    assert client.models.retrieve(ending).shutdown_date == "2027-03-31"
+
+
+def test_a_model_is_shut_down_with_its_last_target(api: Api, upstream: ScriptedUpstream, database: None) -> None:
+    with several_targets(upstream) as targets:
+        targets.add(shutdown_date=date(2027, 3, 31))
+        targets.add(shutdown_date=date(2027, 1, 31))
+        assert ok(api.get(f"/models/{targets.name}"))["shutdown_date"] == "2027-03-31"
+        targets.add()
+        assert ok(api.get(f"/models/{targets.name}"))["shutdown_date"] is None
 
 
 def test_a_wildcard_route_is_not_listed(api: Api) -> None:
