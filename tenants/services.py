@@ -340,9 +340,9 @@ def add_upstream(
     """Add an upstream, or update the upstream of this name, and route `models` to it; `*` stands for all other names.
 
     `capabilities` apply to these models; their names are the fields of `Capabilities`. `place` has the `priority`,
-    `weight` and `fallback_for` of these models. Raises `ValidationError` for unknown names and invalid values. An
-    argument of None leaves the stored value unchanged. A user name and password in the URL are stored encrypted in
-    place of the key.
+    `weight`, `fallback_for` and `serves` of these models. Raises `ValidationError` for unknown names and invalid
+    values. An argument of None leaves the stored value unchanged. A user name and password in the URL are stored
+    encrypted in place of the key.
     """
     model_values = {**_validated(capabilities or {}), **(place or {})}
     for model in models:

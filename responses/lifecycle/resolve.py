@@ -82,7 +82,7 @@ async def resolve(request: NewRequest) -> ResolvedRequest:
     end_user = limits.end_user_of(body.safety_identifier, body.user)
     if principal.is_limited:
         body = _within_limits(body, await limits.applying(principal, end_user))
-    route = await directory.aroute(principal, body.model)
+    route = await directory.aroute(principal, body.model, is_flex=info.batch or body.service_tier == "flex")
     body, warnings = await without_unavailable_tools(principal, body)
     prepared = await prepare(
         principal=principal,

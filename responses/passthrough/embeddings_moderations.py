@@ -177,7 +177,7 @@ async def forward(
     """
     principal.require(passed.scope)
     # The route is resolved before the call starts: an unknown model is no upstream call and leaves no usage record.
-    route = await directory.aroute(principal, passed.model)
+    route = await directory.aroute(principal, passed.model, is_flex=request.batch)
     sent = await _with_loaded_images(passed.values, principal, route) if is_request else passed.values
     call = RoutedCall(
         principal=principal,

@@ -22,6 +22,7 @@ from tenants.capabilities import Capabilities
 from tenants.directory.cache import CachedLookup
 from tenants.models import (
     Model,
+    Serves,
     WireApi,
 )
 from tenants.prices import UNKNOWN, PriceEntry, PriceList
@@ -62,7 +63,7 @@ class Route:
 
     `others` are further targets, in the order in which they are tried: other upstreams of the model, then those of its
     fallback models, whose `model` is the name of the fallback model. Targets with the same `group` share requests by
-    `weight`.
+    `weight`. `serves` has the requests that the target takes.
     """
 
     model: str
@@ -72,6 +73,7 @@ class Route:
     prices: PriceList = UNKNOWN
     group: int = 0
     weight: int = 1
+    serves: str = Serves.ALL.value
     others: "tuple[Route, ...]" = ()
 
     @property
@@ -248,11 +250,14 @@ def build_route(best: Model, name: str, upstream_model: str, prices: Mapping[int
         upstream=upstream_of(best.upstream),
         capabilities=best.capabilities(),
         prices=prices[best.pk],
+        serves=best.serves,
     )
 
 
-async def aroute(caller: Principal, model: str) -> Route:
+async def aroute(caller: Principal, model: str, *, is_flex: bool = False) -> Route:
     """Return the route of a model with all of its targets. Only `with_affinity` distributes requests among them.
+
+    `is_flex` is true for lines of batches and requests with the service tier `flex`.
 
     Raises `ModelNotFound`, also for a model that the key may not use.
     """
@@ -269,9 +274,31 @@ async def aroute(caller: Principal, model: str) -> Route:
             if target.model == model or (caller.allows_fallback_models and caller.may_use(target.model))
         ]
         route = Route.through(allowed) if allowed else None
+    if route is not None and (route.others or route.serves != Serves.ALL):
+        targets = _serving(route, is_flex=is_flex)
+        route = Route.through(targets) if targets else None
     if route is None:
         raise ModelNotFound(model)
     return route
+
+
+def _serving(route: Route, *, is_flex: bool) -> Sequence[Route]:
+    """Return the targets that take a request. Those for flex requests take these first."""
+    targets = route.targets
+    if not is_flex:
+        return [target for target in targets if target.serves != Serves.FLEX]
+    if not any(target.serves == Serves.FLEX for target in targets):
+        # None is marked for these requests, so they are like others.
+        return targets
+    found = [target for target in targets if target.serves != Serves.DEFAULT]
+
+    def place(target: Route) -> tuple[bool, bool, int]:
+        return target.model != route.model, target.serves != Serves.FLEX, target.group
+
+    found.sort(key=place)
+    # Targets of one priority are several groups if only some of them are for flex requests.
+    groups = {key: number for number, key in enumerate(dict.fromkeys(map(place, found)))}
+    return [replace(target, group=groups[place(target)]) for target in found]
 
 
 def route_of_run(*, team_id: str, model: str, upstream_id: str, upstream_model: str) -> Route:

@@ -99,6 +99,7 @@ __all__ = [
     "SearchEngine",
     "SearchEngineVisibility",
     "SearchKind",
+    "Serves",
     "ServiceAccount",
     "StaffMember",
     "StaffRole",
@@ -276,6 +277,14 @@ class Upstream(models.Model):
         return self.name
 
 
+class Serves(models.TextChoices):
+    """Requests that a target takes. Flex requests are lines of batches, and requests with the service tier `flex`."""
+
+    ALL = "all", "All requests"
+    DEFAULT = "default", "All but flex requests"
+    FLEX = "flex", "Flex requests"
+
+
 class Model(CapabilityColumns):
     """A public model name and an upstream that serves it. The name `*` stands for all names without their own row.
 
@@ -307,6 +316,14 @@ class Model(CapabilityColumns):
         default="",
         db_default="",
         help_text="Name of the model that this model replaces while all its upstreams fail.",
+    )
+    serves = models.CharField(
+        max_length=7,
+        choices=Serves.choices,
+        default=Serves.ALL,
+        db_default=Serves.ALL.value,
+        help_text="Flex requests are lines of batches and requests with the service tier flex. They are sent to "
+        "upstreams for flex requests first.",
     )
     shutdown_date = models.DateField(
         null=True,

@@ -35,6 +35,7 @@ PLAIN = {
     "structured_output": "checked",
     "priority": "0",
     "weight": "1",
+    "serves": "all",
     "modelvisibility_set-TOTAL_FORMS": "0",
     "modelvisibility_set-INITIAL_FORMS": "0",
     "price_entries-TOTAL_FORMS": "0",

@@ -132,7 +132,8 @@ async def _route(principal: Principal, body: ChatRequest, request: RequestInfo) 
     principal.require(Scope.CHAT_WRITE)
     # Guardrails check responses only. A team whose guardrail blocks content must not get around it here.
     await reject_if_guarded(principal)
-    route = await directory.aroute(principal, body.body.model)
+    is_flex = request.batch or body.body.service_tier == "flex"
+    route = await directory.aroute(principal, body.body.model, is_flex=is_flex)
     if route.others:
         route = directory.with_affinity(route, key=body.body.prompt_cache_key or "")
         route = with_room(capabilities.supporting(body, route), body.estimate_tokens())

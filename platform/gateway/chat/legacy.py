@@ -146,7 +146,7 @@ async def forward_completion(*, principal: Principal, values: dict[str, Any], re
     """Send prompts to be completed. Raises `ApiError`."""
     # Guardrails check responses only. A team whose guardrail blocks content must not get around it here.
     await reject_if_guarded(principal)
-    route = await directory.aroute(principal, values["model"])
+    route = await directory.aroute(principal, values["model"], is_flex=request.batch)
     sent = {name: value for name, value in values.items() if name != "stream_options"}
     if values.get("stream"):
         # The usage is always requested, for its record. Only clients that asked for it get it.

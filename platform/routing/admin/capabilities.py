@@ -93,6 +93,7 @@ class CapabilityForm(forms.ModelForm[Model]):
             "priority",
             "weight",
             "fallback_for",
+            "serves",
             "enabled",
             "shutdown_date",
             *(field.name for field in fields(Capabilities)),

@@ -218,6 +218,7 @@ class ModelAdmin(HealthColumn, SharedObjectAdmin):
                     ("upstream", "upstream_model"),
                     ("priority", "weight"),
                     "fallback_for",
+                    "serves",
                     "enabled",
                     "shutdown_date",
                 ]

@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations d476c34e086a78897a21aa3be85f1e17e9cb670855d5100fb70a12c521f9fbee
+-- PostgreSQL 18, migrations f50c416efe920fb3990e152abf35c4819ca76a8e150b30a3e1ee8d32f96250af
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1533,6 +1533,8 @@ CREATE TABLE public.tenants_model (
     weight smallint DEFAULT 1 NOT NULL,
     fallback_for character varying(200) DEFAULT ''::character varying NOT NULL,
     assistant_prefix character varying(30) DEFAULT ''::character varying NOT NULL,
+    shutdown_date date,
+    serves character varying(7) DEFAULT 'all'::character varying NOT NULL,
     CONSTRAINT tenants_model_context_window_check CHECK ((context_window >= 0)),
     CONSTRAINT tenants_model_max_audio_seconds_check CHECK ((max_audio_seconds >= 0)),
     CONSTRAINT tenants_model_max_image_tokens_check CHECK ((max_image_tokens >= 0)),
@@ -1756,6 +1758,7 @@ CREATE TABLE public.tenants_team (
     time_zone character varying(60) NOT NULL,
     weight smallint NOT NULL,
     unknown_usage character varying(8) NOT NULL,
+    allow_fallback_models boolean DEFAULT true NOT NULL,
     CONSTRAINT tenants_team_disconnect_grace_seconds_check CHECK ((disconnect_grace_seconds >= 0)),
     CONSTRAINT tenants_team_log_retention_hours_check CHECK ((log_retention_hours >= 0)),
     CONSTRAINT tenants_team_weight_check CHECK ((weight >= 0))
@@ -2378,7 +2381,10 @@ INSERT INTO public.django_migrations (id, app, name, applied) VALUES
 	(51, 'tenants', '0006_model_provider_choices', now()),
 	(52, 'tenants', '0007_model_targets', now()),
 	(53, 'tenants', '0008_model_assistant_prefix', now()),
-	(54, 'usersessions', '0001_initial', now());
+	(54, 'tenants', '0009_allow_fallback_models', now()),
+	(55, 'tenants', '0010_model_shutdown_date', now()),
+	(56, 'tenants', '0011_model_serves', now()),
+	(57, 'usersessions', '0001_initial', now());
 
 SELECT pg_catalog.setval('public.account_emailaddress_id_seq', 1, false);
 
@@ -2404,7 +2410,7 @@ SELECT pg_catalog.setval('public.django_admin_log_id_seq', 1, false);
 
 SELECT pg_catalog.setval('public.django_content_type_id_seq', 81, true);
 
-SELECT pg_catalog.setval('public.django_migrations_id_seq', 54, true);
+SELECT pg_catalog.setval('public.django_migrations_id_seq', 57, true);
 
 SELECT pg_catalog.setval('public.mfa_authenticator_id_seq', 1, false);
 

@@ -14,10 +14,10 @@ from typing_extensions import override
 from core.clock import now
 from routing import price_updates
 from tenants import services
-from tenants.models import WireApi
+from tenants.models import Serves, WireApi
 
 # Options that are columns of the models' rows.
-_PLACE = ("priority", "weight", "fallback_for")
+_PLACE = ("priority", "weight", "fallback_for", "serves")
 
 
 def _json_object(text: str) -> dict[str, Any]:
@@ -75,6 +75,12 @@ class Command(BaseCommand):
         )
         parser.add_argument(
             "--fallback-for", metavar="MODEL", help="model that these models replace while all its upstreams fail"
+        )
+        parser.add_argument(
+            "--serves",
+            choices=Serves.values,
+            help="flex: lines of batches and requests with the service tier flex; default: all other requests "
+            "(default: all)",
         )
         parser.add_argument("--json", action="store_true")
 

@@ -13,7 +13,7 @@ from core.clock import shared_now
 from providers.targets.breaker.sharing import shared_states, target_key
 from providers.targets.breaker.state import Snapshot, State
 from tenants import scope
-from tenants.models import Model
+from tenants.models import Model, Serves
 
 
 class Command(BaseCommand):
@@ -55,6 +55,7 @@ def _routes() -> list[dict[str, Any]]:
                 "upstream_model": row.upstream_model or row.name,
                 "priority": row.priority,
                 "weight": row.weight,
+                "serves": row.serves,
                 "teams": sorted(team.name for team in row.teams.all()),
                 "enabled": row.enabled,
                 **_state(row, states),
@@ -81,6 +82,8 @@ def _state(row: Model, states: Mapping[str, Snapshot] | None) -> dict[str, Any]:
 
 def _line(target: dict[str, Any]) -> str:
     notes = [f"priority {target['priority']}", f"weight {target['weight']}"]
+    if target["serves"] != Serves.ALL:
+        notes.append(f"{target['serves']} requests only")
     if target["teams"]:
         notes.append(f"only for {', '.join(target['teams'])}")
     if not target["enabled"]:
