@@ -522,6 +522,14 @@ def amount(value: Decimal | None) -> str:
     return f"${whole}.{places.rstrip('0').ljust(2, '0')}"
 
 
+def rounded_amount(value: Decimal) -> str:
+    """Return an amount in cents, or with two significant digits below one dollar."""
+    if value >= 1 or not value:
+        return amount(round(value, 2))
+    # Most responses cost less than a cent.
+    return amount(round(value, 1 - value.adjusted()))
+
+
 _UNITS = {1: "", 60: " a minute", 1000: " per 1,000", 3600: " an hour", MILLION: " per million"}
 
 

@@ -1,7 +1,6 @@
 """Cells of tables of responses, shared by lists and pages."""
 
 from datetime import datetime
-from decimal import Decimal
 
 from django.contrib.admin import display
 from django.urls import reverse
@@ -11,7 +10,7 @@ from django.utils.safestring import SafeString
 
 from console.widgets import duration, tone, two_lines, when
 from responses.models import Mode, Response, Status
-from tenants.prices import NO_PRICE, amount
+from tenants.prices import NO_PRICE, rounded_amount
 
 STATUS_TONES = {
     Status.COMPLETED.value: "success",
@@ -115,15 +114,7 @@ def cost(response: Response) -> str:
     value = response.cost
     if value is None:
         return NO_PRICE if response.turns else "–"
-    return dollars(value)
-
-
-def dollars(value: Decimal) -> str:
-    """Return an amount in cents, or with two significant digits below one dollar."""
-    if value >= 1 or not value:
-        return amount(round(value, 2))
-    # Most responses cost less than a cent.
-    return amount(round(value, 1 - value.adjusted()))
+    return rounded_amount(value)
 
 
 @display(description="Duration")

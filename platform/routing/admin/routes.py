@@ -10,7 +10,6 @@ from django.urls import reverse
 
 from console.widgets import duration, link, when
 from core.clock import now
-from responses.admin import cells
 from routing.admin.target_activity import Key, TargetActivity, TargetError, activity, key_of, start_of_period
 from routing.public_models import PublicModel, with_several_targets
 from tenants import services
@@ -18,6 +17,7 @@ from tenants.console.roles import OPERATORS
 from tenants.console.site import page, render
 from tenants.console.viewer import Viewer
 from tenants.models import Model
+from tenants.prices import rounded_amount
 
 MAX_SHOWN = 100
 """Maximum number of models on the page."""
@@ -103,7 +103,7 @@ def _cells(target: Model, found: TargetActivity) -> dict[str, Any]:
         "has_failed": found.failed > 0,
         "first_token": duration(found.first_token_ms),
         "duration": duration(found.duration_ms),
-        "cost": "–" if found.cost is None else cells.dollars(found.cost),
+        "cost": "–" if found.cost is None else rounded_amount(found.cost),
         "errors": [_error(error) for error in found.errors],
     }
 
@@ -112,5 +112,7 @@ def _error(error: TargetError) -> dict[str, Any]:
     return {
         "when": when(error.at),
         "text": error.text,
-        "object": link(cells.url(error.object_id), error.object_id) if error.is_response else error.object_id,
+        "object": link(reverse("admin:responses_response_change", args=[error.object_id]), error.object_id)
+        if error.is_response
+        else error.object_id,
     }

@@ -3,21 +3,20 @@
 Sums come from the hourly rollups. Errors are read from the newest usage records, whose number is limited.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.db import connection
 
 from core.clock import now
 from core.periods import end_of_hour
-from providers.failed_targets import failed_targets
-from responses.admin.response.targets import FAILED_ATTEMPT
-from responses.models import Mode, Response, Turn
+from engine.failed_targets import FAILED_ATTEMPT, failed_targets
 from responses.rollups import histograms
 from responses.rollups.queries import RollupQuery, fetch_rows
 from responses.rollups.sources import CALLS, RESPONSES
@@ -35,6 +34,14 @@ MAX_ERRORS = 3
 
 _HOURS = timedelta(hours=2)
 _MEDIAN = 0.5
+# Responses that are not in the background.
+_WAITING_MODES = ["json", "stream"]
+_FAILED_TURNS = """
+SELECT turn.response_id, turn.number, turn.spans::text, response.created_at
+FROM responses_turn AS turn JOIN responses_response AS response ON response.id = turn.response_id
+WHERE turn.response_id = ANY(%s) AND turn.spans @> %s::jsonb
+"""
+_ERRORS = "SELECT id, error::text FROM responses_response WHERE id = ANY(%s)"
 Key = tuple[str, str]
 """The public name and the upstream id of a target."""
 
@@ -137,7 +144,7 @@ def _add_sums(found: dict[Key, TargetActivity], targets: Collection[Model], sinc
             entry.cost = sum_costs(entry.cost, values["cost"])
             entry.durations = [sum(counts) for counts in zip(entry.durations, values["duration"], strict=True)]
     # The first token of a background response includes its time in the queue.
-    only = {**only, "mode": Mode.values}
+    only = {**only, "mode": _WAITING_MODES}
     responses = RollupQuery(source=RESPONSES, since=since, until=until, measures=("first_token",), by=by, only=only)
     for row in fetch_rows(responses):
         if key := _key(targets, row.key[1], row.key[0]):
@@ -169,14 +176,15 @@ def _add_failed_targets(
     for target in targets:
         by_upstream[target.upstream.name].append(target)
     latest = {(call.object_id, call.turn): call for call in reversed(calls)}
-    turns = Turn.objects.filter(response_id__in={call.object_id for call in calls}, spans__contains=FAILED_ATTEMPT)
-    for response_id, number, spans, created_at in turns.values_list(
-        "response_id", "number", "spans", "response__created_at"
-    ):
+    ids = sorted({call.object_id for call in calls})
+    with connection.cursor() as cursor:
+        cursor.execute(_FAILED_TURNS, [ids, json.dumps(FAILED_ATTEMPT)])
+        turns = cursor.fetchall()
+    for response_id, number, spans, created_at in turns:
         call = latest.get((response_id, number))
         if call is None:
             continue
-        for failure in failed_targets(spans):
+        for failure in failed_targets(json.loads(spans)):
             if candidates := by_upstream.get(failure.upstream):
                 # The record has the name of the model that answered, which may be a fallback model.
                 target = min(candidates, key=lambda row: row.name != call.model)
@@ -197,8 +205,9 @@ def _add_failed_calls(
     Return the responses whose error was added.
     """
     failed = [call for call in calls if call.outcome == "failed"]
-    rows = Response.objects.filter(pk__in={call.object_id for call in failed})
-    errors: dict[str, Any] = dict(rows.values_list("pk", "error"))
+    with connection.cursor() as cursor:
+        cursor.execute(_ERRORS, [sorted({call.object_id for call in failed})])
+        errors = {response_id: json.loads(error) if error else None for response_id, error in cursor.fetchall()}
     seen: set[str] = set()
     for call in failed:
         is_response = call.object_id in errors

@@ -3,15 +3,12 @@
 from collections.abc import Iterable
 from itertools import chain
 
-from engine.spans import Activity
-from providers.failed_targets import FailedTarget, failed_targets
+from engine.failed_targets import FAILED_ATTEMPT, FailedTarget, failed_targets
 from responses.models import Response, Status, Turn
 from tenants.models import Upstream
 
 # Turns whose failures are named; a run may have thousands.
 _MAX_TURNS = 20
-FAILED_ATTEMPT = [{"activity": Activity.ATTEMPT.value, "state": "failed"}]
-"""Part of the spans of a turn in which a request to an upstream failed."""
 
 
 def targets_line(response: Response) -> str:

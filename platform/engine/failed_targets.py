@@ -1,12 +1,14 @@
-"""Targets that failed in a model call, read from the spans that `clients` and `several_targets` have recorded."""
+"""The targets that failed in a turn, read from the spans that `providers` has recorded."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from core.errors import UpstreamError, UpstreamUnavailable
-from core.records import record
 from engine.spans import Activity
+
+FAILED_ATTEMPT = [{"activity": Activity.ATTEMPT.value, "state": "failed"}]
+"""Part of the stored spans of a turn in which a request to an upstream failed."""
 
 _REPLACED = " failed"
 _NEXT = "; next: "
@@ -15,7 +17,7 @@ _GENERAL = {UpstreamError.default_code, UpstreamUnavailable.default_code}
 NOT_REACHED = "not reached"
 
 
-@record
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailedTarget:
     """A target that failed, and the reason.
 
