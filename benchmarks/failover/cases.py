@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 APIS = ("responses", "chat", "messages")
-FIRST_TOKEN_SECONDS = 2
+FIRST_TOKEN_SECONDS = 4
 """Limit of the first token of a target while another one is left."""
 
 

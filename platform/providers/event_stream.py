@@ -120,8 +120,8 @@ class EventStreamDecoder:
     """Incremental decoder of server-sent events with JSON data. `done` is set after `[DONE]`.
 
     An event that is not a chunk ends the stream: `failure` is set, and earlier chunks remain valid. With
-    `skips_invalid`, the first event that is not even JSON is left out: `has_skipped` is set, and the caller has to
-    check that nothing is missing.
+    `skips_invalid`, the first event that is not even JSON is left out. The chunks after it are kept in `held`, because
+    the event may have contained output: the caller decides at the end of the stream.
 
     Normally each event has one `data:` line with a whole JSON document, which is decoded immediately. A line that is
     not valid JSON is joined with further `data:` lines of the same event, and decoded at its end. The same
@@ -134,6 +134,8 @@ class EventStreamDecoder:
         self, *, check: Check = check_chunk, max_event_bytes: int = MAX_EVENT_BYTES, skips_invalid: bool = False
     ) -> None:
         self._skips_invalid = skips_invalid
+        # The number of chunks of a read before the event that was skipped.
+        self._valid = 0
         self._check = check
         self._max_event_bytes = max_event_bytes
         # Pieces of a line whose end has not arrived. They are joined only at its end, because repeated joins would take
@@ -150,11 +152,21 @@ class EventStreamDecoder:
         self._is_error = False
         self._halved: _Halved | None = None
         self.done = False
-        self.has_skipped = False
+        self.held: list[Chunk] | None = None
+        """The chunks after an event that was skipped; None if no event was skipped."""
         self.failure: Failure | None = None
 
     def feed(self, piece: bytes) -> list[Chunk]:
-        """Return the chunks that this piece completes."""
+        """Return the chunks that this piece completes, unless they are held."""
+        if self.held is not None:
+            self.held += self._feed(piece)
+            return []
+        chunks = self._feed(piece)
+        if self.held is not None:
+            self.held, chunks = chunks[self._valid :], chunks[: self._valid]
+        return chunks
+
+    def _feed(self, piece: bytes) -> list[Chunk]:
         chunks: list[Chunk] = []
         # `find` takes a third of the time of `in`.
         if self._ended_with_cr or piece.find(b"\r") >= 0:
@@ -217,7 +229,7 @@ class EventStreamDecoder:
     def end(self) -> list[Chunk]:
         """Return the chunk of the last event if no blank line has ended it."""
         chunks = self.feed(b"\n\n")
-        self._end_halved(chunks)
+        self._end_halved(chunks if self.held is None else self.held)
         return chunks
 
     def _line(self, value: bytes, chunks: list[Chunk]) -> None:
@@ -279,7 +291,7 @@ class EventStreamDecoder:
                 if self._is_error and not is_bare:
                     self.failure = failure_from_error(data.decode(errors="replace"))
                 elif self._skips_invalid and not is_bare:
-                    self._skips_invalid, self.has_skipped = False, True
+                    self._skips_invalid, self.held, self._valid = False, [], len(chunks)
                 elif not is_bare:
                     self.failure = NO_JSON
         elif self._is_error:

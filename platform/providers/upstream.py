@@ -137,9 +137,11 @@ class UpstreamTurn:
                                 break
                         else:
                             yield converter.shown(converter.feed(lines.end()))
-                        if lines.has_skipped:
+                        if lines.held is not None:
                             count_invalid_event(self._route)
-                            if not converter.has_all_output():
+                            if converter.is_completed_by(lines.held):
+                                yield converter.shown(converter.feed(lines.held))
+                            else:
                                 converter.fail(NO_JSON)
                         if lines.failure is not None and not converter.over:
                             converter.fail(for_client(self._route, lines.failure))

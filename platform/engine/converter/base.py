@@ -146,13 +146,13 @@ class TurnConverter(ABC):
         """True if the upstream has reported why the model stopped: nothing of its output can follow."""
         return self.finish_reason is not None
 
-    def has_all_output(self, usage: Usage | None = None) -> bool:
-        """Return true if the finish reason and the usage prove that no event with output is missing.
+    def is_completed_by(self, rest: Sequence[UpstreamEvent]) -> bool:
+        """Return true if the last events of a stream prove that no output is missing before them.
 
-        By default, the usage is that of the events. Servers that send several tokens in one event prove nothing.
+        They do so if they contain the finish reason, and a usage of no more tokens than there are events with output.
+        Servers that send several tokens in one event prove nothing.
         """
-        usage = usage or self._usage
-        return self.is_finished and usage is not None and 0 < usage.output_tokens <= self._pieces
+        return False
 
     @property
     def has_failed(self) -> bool:

@@ -4,7 +4,7 @@ One converter serves one turn. Comments mark the behaviour of real upstreams tha
 docs/reference/upstream-quirks.md.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -82,6 +82,14 @@ class ChatConverter(TurnConverter):
     def _calls(self) -> CallJoiner:
         # Created by the first call or at the end of the turn, because it takes 0.8 KB of an open stream.
         return CallJoiner()
+
+    @override
+    def is_completed_by(self, rest: Sequence[Chunk]) -> bool:
+        trial = ChatConverter(first_output_index=0)
+        trial.feed(rest)
+        usage = trial._usage or self._usage
+        pieces = self._pieces + trial._pieces
+        return trial.is_finished and usage is not None and 0 < usage.output_tokens <= pieces
 
     @override
     def _text_of(self, event: Chunk) -> Text | None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from core.errors import Failure
-from engine.converter.base import reported_usage
 from engine.converter.chat import ChatConverter, Chunk
 from engine.converter.chat_choices import ChoiceSelector
 from engine.converter.finish_reasons import FinishKind, finish_kind, is_finish_reason
@@ -34,7 +33,6 @@ class AnswerCheck:
         self._converters: dict[str, ChatConverter] = {}
         self._choices = ChoiceSelector()
         self._last: Chunk = {}
-        self._usage: object = None
         self._called = set[str]()
 
     def read_all(self, chunks: Iterable[Chunk]) -> list[Chunk]:
@@ -52,8 +50,6 @@ class AnswerCheck:
 
     def _read(self, chunk: Chunk) -> list[Chunk]:
         choices = chunk.get("choices")
-        if usage := chunk.get("usage"):
-            self._usage = usage
         if not isinstance(choices, list) or not choices:
             return [chunk]
         if all(isinstance(choice, dict) and "message" in choice and "delta" not in choice for choice in choices):
@@ -119,11 +115,9 @@ class AnswerCheck:
         converters = self._converters.values()
         return bool(converters) and all(converter.is_finished for converter in converters)
 
-    @property
-    def has_all_output(self) -> bool:
-        """True if the finish reason and the usage prove that no chunk with output is missing."""
-        usage = reported_usage(self._usage)
-        return not self._several and self.is_finished and self._of(None).has_all_output(usage)
+    def is_completed_by(self, rest: Sequence[Chunk]) -> bool:
+        """Return true if the last chunks of a stream prove that no output is missing before them."""
+        return not self._several and self._of(None).is_completed_by(rest)
 
     def end(self, *, done: bool) -> Failure | None:
         """Return the failure of the answer at its end. `done`: the stream ended with `[DONE]`."""

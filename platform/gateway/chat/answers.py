@@ -77,10 +77,13 @@ async def _chunks(response: Answer, check: AnswerCheck, *, route: Route) -> Asyn
         # A connection that breaks after the finish reason has lost at most the usage.
         if not check.is_finished:
             raise
-    yield check.read_rest()
     failure = lines.failure
-    if lines.has_skipped:
+    if lines.held is not None:
         count_invalid_event(route)
-        failure = failure or (None if check.has_all_output else NO_JSON)
+        if check.is_completed_by(lines.held):
+            yield check.read_all(lines.held)
+        else:
+            failure = failure or NO_JSON
+    yield check.read_rest()
     if (failure := failure or check.end(done=lines.done)) is not None:
         raise UpstreamFailed(failure)

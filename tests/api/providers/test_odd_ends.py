@@ -43,14 +43,24 @@ def test_an_invalid_event_is_skipped_if_nothing_is_missing(api: Api, targets: Ta
 @endpoints
 @pytest.mark.parametrize(
     "pieces",
-    [[*WORDS[:2], FINISH, USED], [*WORDS, FINISH], [*WORDS, USED], [INVALID, *WORDS, FINISH, USED]],
+    [[*WORDS[:2], FINISH, USED], [*WORDS, FINISH], [*WORDS, USED], [WORDS[0], INVALID, *WORDS[1:], FINISH, USED]],
     ids=["a token is missing", "no usage", "no finish reason", "two invalid events"],
 )
 def test_an_invalid_event_may_have_had_output(api: Api, targets: Targets, path: str, pieces: list[Piece]) -> None:
     targets.add().then(with_invalid(*pieces))
     answer = post(api, path, targets.name, stream=True)
-    assert not is_complete(path, answer)
+    # Nothing is sent after the place where something may be missing.
+    assert (streamed_text(path, answer), is_complete(path, answer)) == ("One ", False)
     assert "error" in answer.text
+
+
+@endpoints
+def test_another_target_continues_where_output_may_be_missing(api: Api, targets: Targets, path: str) -> None:
+    first, second = targets.two()
+    first.then(with_invalid(WORDS[0], WORDS[2], FINISH, USED))
+    second.say("One two three.")
+    answer = post(api, path, targets.name, stream=True)
+    assert (streamed_text(path, answer), is_complete(path, answer)) == ("One two three.", True)
 
 
 @endpoints
