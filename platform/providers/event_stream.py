@@ -1,7 +1,7 @@
 """JSON documents and server-sent events with JSON data: decoded from upstreams, encoded for clients."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +100,11 @@ async def read_document(response: Answer, *, check: Check = check_chunk) -> Chun
 def is_streamed(response: Answer) -> bool:
     """Return True for a stream of events. Some upstreams ignore `stream: true`."""
     return response.headers.get("content-type", "").lower().startswith("text/event-stream")
+
+
+def usage_only(chunks: Sequence[Chunk]) -> list[Chunk]:
+    """Return the chunks that report usage, without their output."""
+    return [{**chunk, "choices": []} for chunk in chunks if chunk.get("usage")]
 
 
 def unnamed_event(body: Chunk) -> bytes:

@@ -27,7 +27,15 @@ from engine.turn import Attempt, Target, TurnRequest, TurnResult
 from providers import chat_completions, responses_api
 from providers.answer_telemetry import answer_attributes
 from providers.clients import PostOptions, UpstreamFailed, count_invalid_event, for_client, post, read_piece
-from providers.event_stream import NO_JSON, EventStreamDecoder, check_chunk, check_event, is_streamed, read_document
+from providers.event_stream import (
+    NO_JSON,
+    EventStreamDecoder,
+    check_chunk,
+    check_event,
+    is_streamed,
+    read_document,
+    usage_only,
+)
 from providers.first_answer import FirstAnswer
 from providers.http_client import Answer
 from providers.long_answers import long_answers
@@ -142,6 +150,7 @@ class UpstreamTurn:
                             if converter.is_completed_by(lines.held):
                                 yield converter.shown(converter.feed(lines.held))
                             else:
+                                converter.feed(usage_only(lines.held))
                                 converter.fail(NO_JSON)
                         if lines.failure is not None and not converter.over:
                             converter.fail(for_client(self._route, lines.failure))

@@ -174,7 +174,7 @@ def test_more_attempts_than_the_policy_allows_are_reported(targets: list[str], k
     assert set(found.faults) == kinds
 
 
-@pytest.mark.parametrize(("seconds", "kinds"), [(3.9, set()), (6.0, {"wait"})])
+@pytest.mark.parametrize(("seconds", "kinds"), [(3.9, set()), (8.0, {"wait"})])
 def test_a_replica_that_is_asked_late_is_reported(seconds: float, kinds: set[str]) -> None:
     at = cell("silent")
     attempts = [attempt(cell=at.name, began=10.0), attempt("replica", cell=at.name, began=10.0 + seconds)]

@@ -9,7 +9,7 @@ from gateway.chat.answer_check import AnswerCheck
 from gateway.chat.chunks import CompletionAccumulator, as_chunk, with_valid_usage
 from gateway.chat.completion_call import CompletionCall
 from providers.clients import UpstreamFailed, count_invalid_event, read_bytes
-from providers.event_stream import NO_JSON, EventStreamDecoder, is_streamed, read_document
+from providers.event_stream import NO_JSON, EventStreamDecoder, is_streamed, read_document, usage_only
 from providers.http_client import Answer
 from providers.targets.time_limits import first_token_limit, limited
 from tenants.directory import Route
@@ -83,6 +83,7 @@ async def _chunks(response: Answer, check: AnswerCheck, *, route: Route) -> Asyn
         if check.is_completed_by(lines.held):
             yield check.read_all(lines.held)
         else:
+            yield usage_only(lines.held)
             failure = failure or NO_JSON
     yield check.read_rest()
     if (failure := failure or check.end(done=lines.done)) is not None:

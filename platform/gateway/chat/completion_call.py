@@ -75,7 +75,8 @@ class CompletionCall:
         if not await self.targets.fails_over(failed, can_continue=can_continue, is_answered=is_answered):
             return False
         if last is not None:
-            last.usage, last.output_tokens = self._usage, self._chunks
+            last.output_tokens = self._chunks
+            last.usage = None if self._usage is None else replace(self._usage, service_tier=self._tier)
         self._chunks, self._usage, self._tier = 0, None, ""
         return True
 
