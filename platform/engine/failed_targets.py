@@ -12,8 +12,10 @@ FAILED_ATTEMPT = [{"activity": Activity.ATTEMPT.value, "state": "failed"}]
 
 _REPLACED = " failed"
 _NEXT = "; next: "
-# Codes that add nothing to another reason.
-_GENERAL = {UpstreamError.default_code, UpstreamUnavailable.default_code}
+GENERAL_CODES = frozenset({UpstreamError.default_code, UpstreamUnavailable.default_code})
+"""Codes that add nothing to another reason."""
+ANSWER_CUT, ANSWER_STALLED = "answer cut", "answer stalled"
+"""Reasons of an answer that began well: they say more than its status."""
 NOT_REACHED = "not reached"
 
 
@@ -43,14 +45,19 @@ def failed_targets(spans: Iterable[Mapping[str, Any]]) -> list[FailedTarget]:
         if name.endswith(_REPLACED) and _NEXT in note:
             upstream, code = name.removesuffix(_REPLACED), note.partition(_NEXT)[0]
             known = _take_open(found, upstream) or FailedTarget(upstream=upstream, reason="", began=span["began"])
-            detail = "" if known.reason and code in _GENERAL else f"({code})" if known.reason else code
-            found.append(replace(known, reason=f"{known.reason} {detail}".strip(), was_replaced=True))
+            found.append(replace(known, reason=_reason(known.reason, code), was_replaced=True))
         elif ": " in note:
             upstream, _, reason = note.rpartition(": ")
             earlier = _take_open(found, upstream)
             unreached = (earlier.unreached if earlier else 0) + (reason == NOT_REACHED)
             found.append(FailedTarget(upstream=upstream, reason=reason, began=span["began"], unreached=unreached))
     return found
+
+
+def _reason(reason: str, code: str) -> str:
+    if not reason or code in {ANSWER_CUT, ANSWER_STALLED}:
+        return code
+    return reason if code in GENERAL_CODES else f"{reason} ({code})"
 
 
 def _take_open(found: list[FailedTarget], upstream: str) -> FailedTarget | None:

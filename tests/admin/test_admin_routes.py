@@ -14,6 +14,7 @@ from tests.admin.rows import text
 from tests.support.api import Api, ok
 from tests.support.targets import PATHS, Targets, post, several_targets
 from tests.support.upstream import ScriptedUpstream, refusal
+from tests.support.waiting import eventually
 
 PAGE = "/admin/routes/"
 
@@ -146,3 +147,13 @@ def test_the_number_of_queries_does_not_grow_with_targets(
     targets.two()
     targets.add(name=f"{targets.name}-small", fallback_for=targets.name)
     assert count_queries(operator, f"{PAGE}now/") == before
+
+
+def test_a_target_that_gets_no_requests_says_why(operator: Client, api: Api, targets: Targets) -> None:
+    first, second = targets.two()
+    first.then(refusal(401, "Wrong key."))
+    second.say("Hello")
+    ok(post(api, "/responses", targets.name))
+    eventually(lambda: "No requests, " in section(operator, targets.name))
+    mine, other = section(operator, targets.name).split(f"up-{second.model}", 1)
+    assert ("credentials" in mine, "No requests" in other) == (True, False)

@@ -10,6 +10,7 @@ import httpx2
 from core.clock import now
 from core.errors import Failure, UpstreamUnavailable, retry_headers
 from engine import spans
+from engine.failed_targets import ANSWER_CUT, ANSWER_STALLED, GENERAL_CODES
 from engine.turn import Attempt, Target
 from providers.clients import UpstreamFailed
 from providers.first_answer import FirstAnswer
@@ -111,7 +112,7 @@ class TargetQueue:
             last = attempts[-1]
             last.ended = last.ended or now()
             # No upstream's text, which could contain content.
-            note = f"{failure.code}; next: {following.upstream.name}"
+            note = f"{_cause(failure, last)}; next: {following.upstream.name}"
             name = f"{route.upstream.name} failed"
             spans.record(spans.Activity.ATTEMPT, name, began=attempts[0].began, state="failed", note=note)
         return following
@@ -162,3 +163,11 @@ class TargetQueue:
                 if await breakers.admit(target):
                     return target
         return None
+
+
+def _cause(failure: Failure, last: Attempt) -> str:
+    """Return why the last request failed, in few words."""
+    if last.timed_out:
+        return ANSWER_STALLED if last.status is not None else str(failure.code)
+    has_answered = last.status is not None and httpx2.codes.is_success(last.status)
+    return ANSWER_CUT if has_answered and failure.code in GENERAL_CODES else str(failure.code)

@@ -9,7 +9,9 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 
 from console.widgets import duration, link, when
-from core.clock import now
+from core.clock import now, shared_now
+from providers.targets.breaker.sharing import shared_states, target_key
+from providers.targets.breaker.state import Snapshot, State
 from routing.admin.target_activity import Key, TargetActivity, TargetError, activity, key_of, start_of_period
 from routing.public_models import PublicModel, with_several_targets
 from tenants import services
@@ -66,15 +68,19 @@ def _current_routes() -> dict[str, Any]:
     shown = found[:MAX_SHOWN]
     targets = {target.pk: target for public in shown for target in public.targets}
     current: Mapping[Key, TargetActivity] = activity(list(targets.values()), since=since) if targets else {}
+    # None if Redis cannot be reached: the states of the processes are not known here.
+    states = (shared_states() if targets else None) or {}
     return {
-        "routes": [_route(public, current) for public in shown],
+        "routes": [_route(public, current, states) for public in shown],
         "hidden": len(found) - len(shown),
         "since": since,
         "at": now(),
     }
 
 
-def _route(public: PublicModel, current: Mapping[Key, TargetActivity]) -> dict[str, Any]:
+def _route(
+    public: PublicModel, current: Mapping[Key, TargetActivity], states: Mapping[str, Snapshot]
+) -> dict[str, Any]:
     return {
         "name": public.name,
         "groups": [
@@ -84,7 +90,13 @@ def _route(public: PublicModel, current: Mapping[Key, TargetActivity]) -> dict[s
                 "is_fallback": group.is_fallback,
                 "priority": group.priority,
                 "targets": [
-                    _cells(target, current.get(key_of(target)) or TargetActivity()) for target in group.targets
+                    {
+                        **_cells(target, current.get(key_of(target)) or TargetActivity()),
+                        "state": _state(
+                            states.get(target_key(target.upstream_id, target.upstream_model or target.name))
+                        ),
+                    }
+                    for target in group.targets
                 ],
             }
             for number, group in enumerate(public.groups, 1)
@@ -106,6 +118,16 @@ def _cells(target: Model, found: TargetActivity) -> dict[str, Any]:
         "cost": "–" if found.cost is None else rounded_amount(found.cost),
         "errors": [_error(error) for error in found.errors],
     }
+
+
+def _state(snapshot: Snapshot | None) -> str:
+    """Return why a target gets no requests at present; empty if it gets them."""
+    at = shared_now().timestamp()
+    state = State.CLOSED if snapshot is None else snapshot.state(at)
+    if snapshot is None or snapshot.reason is None or state is State.CLOSED:
+        return ""
+    until = "being tested" if state is State.HALF_OPEN else f"tested in {max(1, round(snapshot.open_until - at))} s"
+    return f"No requests, {until}: {snapshot.reason.message}"
 
 
 def _error(error: TargetError) -> dict[str, Any]:
