@@ -212,6 +212,9 @@ class Continuation:
                 return [replace(event, text=self._rest.whole(text))]
             case ContentPartDone(part=part):
                 return [replace(event, part=self._with_text(part))]
+        if not self._rest.is_reached:
+            # Such as a citation in the text that was sent without it.
+            raise Diverged
         return [event]
 
     def _with_text(self, part: Body) -> Body:

@@ -7,7 +7,14 @@ import pytest
 
 from engine.continuation import Diverged, RestOfText, TurnOutput
 from engine.converter.chat import ChatConverter
-from engine.events.types import Event, OutputItemAdded, OutputItemDone, OutputTextDelta, OutputTextDone
+from engine.events.types import (
+    Event,
+    OutputItemAdded,
+    OutputItemDone,
+    OutputTextAnnotationAdded,
+    OutputTextDelta,
+    OutputTextDone,
+)
 from engine.turn import Finish, Sampling, TurnRequest, TurnResult
 from tests.support.chunks import chunk
 
@@ -126,6 +133,24 @@ def test_a_continuation_without_text_completes_the_message() -> None:
 def test_another_answer_is_not_a_continuation(other: Answer) -> None:
     with pytest.raises(Diverged):
         cut_then(Answer(*texts("One ", "two")), other)
+
+
+def test_a_citation_in_the_repeated_text_is_not_a_continuation() -> None:
+    output = TurnOutput(REQUEST)
+    first = Answer(*texts("One ", "two"))
+    for events in first.reads():
+        output.read(events)
+    closing, cut = first.end()
+    output.cut(cut, closing)
+    output.begin(takes_prefix=False, repeats_prefix=False)
+    (repeated,) = Answer(*texts("One")).reads()
+    output.read(repeated)
+    place: dict[str, Any] = {"item_id": getattr(repeated[-1], "item_id", ""), "output_index": 3, "content_index": 0}
+    citation = OutputTextAnnotationAdded(**place, annotation_index=0, annotation={"type": "url_citation"})
+    with pytest.raises(Diverged):
+        output.read([citation])
+    _, result = output.interrupt(cut, [])
+    assert [item["content"][0]["text"] for item in result.items] == ["One two"]
 
 
 def test_a_message_that_cannot_be_continued_stays_incomplete() -> None:

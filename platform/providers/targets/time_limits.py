@@ -55,6 +55,7 @@ async def _limit(until: float, attempts: list[Attempt], *, has_begun: bool) -> A
     except TimeoutError:
         if not limit.expired():
             raise
-        if attempts:
+        # No request was sent if the target had asked for a pause. Then the last one is that of another target.
+        if attempts and attempts[-1].ended is None:
             attempts[-1].ended, attempts[-1].timed_out = now(), True
         raise TooSilent(has_begun=has_begun) from None
