@@ -16,8 +16,10 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from core.work.notifications import blocking_client
+from launcher.address import any_free_port
 from tenants import scope, services
 from tenants.models import Model, Upstream
+from tests.support.model_server import model_server, models
 
 URL = "http://127.0.0.1:9/v1"
 REFUSING_REDIS = "redis://127.0.0.1:9/0"
@@ -139,3 +141,44 @@ def test_the_migration_keeps_the_first_upstream_of_each_model_first(name: str) -
         migration.keep_order(apps, SimpleNamespace(connection=connection))
     found = dict(rows.values_list("upstream__name", "priority"))
     assert found == {f"{name}-default": 0, f"{name}-oldest": 1, f"{name}-newest": 2}
+
+
+def output_of(name: str, *args: str, base_url: str) -> str:
+    """Add an upstream and return what the command prints."""
+    out = StringIO()
+    call_command("add_upstream", "--name", f"{name}-a", "--base-url", base_url, "--models", name, *args, stdout=out)
+    return out.getvalue()
+
+
+def test_the_command_says_which_models_the_server_lists(name: str) -> None:
+    with model_server({"/v1/models": models(name, "other", owner="me")}) as server:
+        printed = output_of(name, base_url=server.base_url)
+        document = json.loads(output_of(name, "--json", base_url=server.base_url))
+    assert f"lists 2 models: {', '.join(sorted((name, 'other')))}" in printed
+    assert "does not list" not in printed
+    assert document["models"] == [name]
+    assert (sorted(document["test"]["models"]), document["test"]["missing"]) == (sorted((name, "other")), [])
+
+
+def test_the_command_names_models_that_the_server_does_not_list(name: str) -> None:
+    with model_server({"/v1/models": models("other", owner="me")}) as server:
+        assert f"It does not list: {name}" in output_of(name, base_url=server.base_url)
+
+
+@pytest.mark.parametrize("pages", [None, {}, {"/v1/models": {"data": "none"}}], ids=["no server", "404", "no list"])
+def test_a_server_that_fails_its_test_is_saved(name: str, pages: dict[str, Any] | None) -> None:
+    if pages is None:
+        printed = output_of(name, base_url=f"http://127.0.0.1:{any_free_port()}/v1")
+    else:
+        with model_server(pages) as server:
+            printed = output_of(name, base_url=server.base_url)
+    assert "Test failed: " in printed
+    assert Upstream.objects.filter(name=f"{name}-a").exists()
+
+
+def test_the_server_is_not_asked_without_a_test(name: str) -> None:
+    with model_server({"/v1/models": models(name, owner="me")}) as server:
+        printed = output_of(name, "--no-test", base_url=server.base_url)
+        document = json.loads(output_of(name, "--no-test", "--json", base_url=server.base_url))
+    assert (server.paths, document["test"]) == ([], None)
+    assert printed == f"{name}-a: {server.base_url}\n"

@@ -1,9 +1,7 @@
 """Pages that call an upstream: a test call to a model, and the list of models that the upstream offers."""
 
-import asyncio
 import time
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponseRedirect
@@ -14,10 +12,9 @@ from conversations.items import plain_text
 from conversations.items.messages import InputMessage
 from core.clock import now
 from engine.turn import Sampling, TurnRequest
-from providers.clients import UpstreamFailed, close_clients, get
-from providers.event_stream import read_document
 from providers.upstream import UpstreamModel
 from routing import price_updates
+from routing.upstream_check import check_upstream, run_sync
 from tenants import directory
 from tenants.console.audited_admin import audit_row
 from tenants.console.roles import OPERATORS
@@ -28,10 +25,7 @@ from tenants.models import Model, Upstream
 # Enough for a greeting, so that a test costs next to nothing.
 MAX_TOKENS = 16
 MAX_LISTED = 500
-_TIMEOUT_SECONDS = 30
 _PROMPT = "Say hello in one word."
-
-T = TypeVar("T")
 
 
 @page("models/<int:model_id>/test/", name="model_test", viewers=OPERATORS)
@@ -48,7 +42,7 @@ def test_call(request: HttpRequest, viewer: Viewer, model_id: int) -> HttpRespon
     if not name:
         messages.error(request, "Enter a model name: this route accepts any name.")
         return HttpResponseRedirect(back)
-    result = _run_sync(_call_model(directory.route_of(model, name)))
+    result = run_sync(_call_model(directory.route_of(model, name)))
     after = {"model": name, "error": result.get("error", ""), "took_ms": result["took_ms"]}
     audit_row(viewer, model, "tested", after=after)
     context = {"model": model, "name": name, "result": result, "back": back, "max_tokens": MAX_TOKENS}
@@ -70,29 +64,16 @@ def upstream_models(request: HttpRequest, viewer: Viewer, upstream_id: str) -> H
                 price_updates.add_listed_prices(model, at=now(), actor=viewer.actor)
             messages.success(request, f"{name} is routed to {upstream.name}." if is_new else f"{name} already exists.")
         return HttpResponseRedirect(request.get_full_path())
-    listed, error = _run_sync(_list_models(directory.upstream_of(upstream)))
+    check = run_sync(check_upstream(directory.upstream_of(upstream)))
     known = set(Model.objects.filter(upstream=upstream).values_list("name", flat=True))
     context = {
         "upstream": upstream,
-        "rows": [(name, name in known) for name in listed[:MAX_LISTED]],
-        "is_cut": len(listed) > MAX_LISTED,
-        "error": error,
+        "rows": [(name, name in known) for name in check.models[:MAX_LISTED]],
+        "is_cut": len(check.models) > MAX_LISTED,
+        "error": check.error,
         "back": reverse("admin:tenants_upstream_change", args=[upstream_id]),
     }
     return render(request, "admin/tenants/upstream/models.html", title=f"Models of {upstream.name}", **context)
-
-
-def _run_sync(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in a new event loop."""
-    # Clients and their connections belong to a loop, so they are closed before it ends.
-
-    async def run() -> T:
-        try:
-            return await asyncio.wait_for(work, _TIMEOUT_SECONDS)
-        finally:
-            await close_clients()
-
-    return asyncio.run(run())
 
 
 async def _call_model(route: directory.Route) -> dict[str, Any]:
@@ -128,16 +109,3 @@ async def _call_model(route: directory.Route) -> dict[str, Any]:
         "status": 200,
         "tokens": (result.usage.input_tokens, result.usage.output_tokens) if result.usage else None,
     }
-
-
-async def _list_models(upstream: directory.UpstreamEndpoint) -> tuple[list[str], str]:
-    """Return the sorted names, or an empty list and the reason."""
-    try:
-        async with get(upstream, "/models") as answer:
-            body = await read_document(answer)
-    except UpstreamFailed as failed:
-        return [], failed.failure.message
-    rows = body.get("data") if isinstance(body, dict) else None
-    if not isinstance(rows, list):
-        return [], "The upstream did not return a list of models."
-    return sorted({row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)}), ""

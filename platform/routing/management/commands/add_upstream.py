@@ -3,6 +3,8 @@
 import json
 import re
 from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,11 +15,15 @@ from typing_extensions import override
 
 from core.clock import now
 from routing import price_updates
-from tenants import services
-from tenants.models import Serves, WireApi
+from routing.upstream_check import UpstreamCheck, check_upstream, run_sync
+from tenants import directory, services
+from tenants.models import Serves, Upstream, WireApi
 
 # Options that are columns of the models' rows.
 _PLACE = ("priority", "weight", "fallback_for", "serves")
+_TEST_SECONDS = 5
+# A gateway may list hundreds.
+_MAX_NAMED = 10
 
 
 def _json_object(text: str) -> dict[str, Any]:
@@ -82,6 +88,7 @@ class Command(BaseCommand):
             help="flex: lines of batches and requests with the service tier flex; default: all other requests "
             "(default: all)",
         )
+        parser.add_argument("--no-test", action="store_true", help="do not ask the upstream for its models")
         parser.add_argument("--json", action="store_true")
 
     @override
@@ -119,4 +126,29 @@ class Command(BaseCommand):
             if not model.prices():
                 price_updates.add_listed_prices(model, at=now())
         shown = {"upstream": upstream.pk, "name": upstream.name, "base_url": upstream.base_url, "models": models}
-        self.stdout.write(json.dumps(shown) if options["json"] else f"{upstream.name}: {upstream.base_url}")
+        check = None if options["no_test"] else _tested(upstream)
+        if options["json"]:
+            test = None if check is None else {**asdict(check), "missing": check.missing(models)}
+            self.stdout.write(json.dumps({**shown, "test": test}))
+            return
+        self.stdout.write(f"{upstream.name}: {upstream.base_url}")
+        for line in () if check is None else _lines(check, models):
+            self.stdout.write(line)
+
+
+def _tested(upstream: Upstream) -> UpstreamCheck:
+    try:
+        return run_sync(check_upstream(directory.upstream_of(upstream)), seconds=_TEST_SECONDS)
+    except TimeoutError:
+        return UpstreamCheck(error=f"The upstream did not answer within {_TEST_SECONDS} seconds.")
+
+
+def _lines(check: UpstreamCheck, models: Sequence[str]) -> Iterator[str]:
+    """Yield what the test has found. The upstream is saved in any case: it may be started later."""
+    if check.error:
+        yield f"  Test failed: {check.error} The upstream is saved; check its address and its key."
+        return
+    listed = ", ".join(check.models[:_MAX_NAMED]) + (", …" if len(check.models) > _MAX_NAMED else "")
+    yield f"  Test passed: it answered in {check.took_ms} ms and lists {len(check.models)} models: {listed}"
+    if missing := check.missing(models):
+        yield f"  It does not list: {', '.join(missing)}"
