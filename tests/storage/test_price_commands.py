@@ -63,7 +63,8 @@ def test_set_price_replaces_prices_of_tokens_only(upstream: Upstream) -> None:
 
 
 def test_set_price_creates_a_model_for_a_name_of_the_wildcard(upstream: Upstream) -> None:
-    wildcard = Model.objects.create(name="*", upstream=upstream, vision=False)
+    # Disabled, as requests of other tests for unknown models would be sent there.
+    wildcard = Model.objects.create(name="*", upstream=upstream, vision=False, enabled=False)
     run("set_price", "any-name", "--input", "1", "--output", "2", upstream=upstream)
     made = model(upstream, "any-name")
     assert (made.vision, made.pk != wildcard.pk, bool(made.prices())) == (False, True, True)
