@@ -39,6 +39,7 @@ def test_creating_a_team_is_audited(admin: Client) -> None:
         "log_retention_hours": "48",
         "weight": "1",
         "full_text_search": "on",
+        "allow_fallback_models": "on",
         "tools": "*",
     }
     assert admin.post("/admin/tenants/team/add/", form).status_code == 302
@@ -50,7 +51,8 @@ def test_creating_a_team_is_audited(admin: Client) -> None:
 
 
 def test_a_change_is_audited_with_the_old_values(admin: Client, caller: Caller) -> None:
-    kept = {"log_retention_hours": "24", "weight": "1", "tools": "*", "full_text_search": "on"}
+    boxes = {"full_text_search": "on", "allow_fallback_models": "on"}
+    kept = {"log_retention_hours": "24", "weight": "1", "tools": "*", **boxes}
     form = {"name": caller.team.name, "disconnect_grace_seconds": "0", **kept}
     admin.post(f"/admin/tenants/team/{caller.team.pk}/change/", form)
     (event,) = events("team.updated", caller.team.pk)
