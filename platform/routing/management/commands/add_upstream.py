@@ -6,7 +6,7 @@ from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from django.core.exceptions import ValidationError
@@ -15,9 +15,11 @@ from typing_extensions import override
 
 from core.clock import now
 from routing import price_updates
-from routing.upstream_check import UpstreamCheck, check_upstream, run_sync
 from tenants import directory, services
 from tenants.models import Serves, Upstream, WireApi
+
+if TYPE_CHECKING:
+    from routing.upstream_check import UpstreamCheck
 
 # Options that are columns of the models' rows.
 _PLACE = ("priority", "weight", "fallback_for", "serves")
@@ -136,14 +138,17 @@ class Command(BaseCommand):
             self.stdout.write(line)
 
 
-def _tested(upstream: Upstream) -> UpstreamCheck:
+def _tested(upstream: Upstream) -> "UpstreamCheck":
+    # Imports the client of upstreams, which takes a second.
+    from routing.upstream_check import UpstreamCheck, check_upstream, run_sync
+
     try:
         return run_sync(check_upstream(directory.upstream_of(upstream)), seconds=_TEST_SECONDS)
     except TimeoutError:
         return UpstreamCheck(error=f"The upstream did not answer within {_TEST_SECONDS} seconds.")
 
 
-def _lines(check: UpstreamCheck, models: Sequence[str]) -> Iterator[str]:
+def _lines(check: "UpstreamCheck", models: Sequence[str]) -> Iterator[str]:
     """Yield what the test has found. The upstream is saved in any case: it may be started later."""
     if check.error:
         yield f"  Test failed: {check.error} The upstream is saved; check its address and its key."
