@@ -224,6 +224,15 @@ def test_too_many_images_are_rejected_at_the_first_one_over_the_limit(api: Api, 
     assert error(api.post("/responses", more)) == (400, "input[0].content[1]", "unsupported_value")
 
 
+def test_a_chain_with_too_many_images_for_another_model_is_rejected(
+    api: Api, script: Script, other_script: Script
+) -> None:
+    pair = image_input(image(REMOTE), image(REMOTE))
+    first = api.create(model=script.say("Two.").model, input=pair)
+    body = {"model": describe(other_script, max_images=1).model, "input": "And?", "previous_response_id": first["id"]}
+    assert error(api.post("/responses", body)) == (400, "input", "unsupported_value")
+
+
 def test_inline_images_are_fetched_and_sent_as_data(reaching: Api, script: Script, file_server: FileServer) -> None:
     describe(script, inline_images=True).say("A dot.").say("Black.")
     url = file_server.put("/dot", png(), "image/png")
