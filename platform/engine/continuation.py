@@ -93,7 +93,7 @@ class SentOutput:
                 pass
             case ContentPartAdded(part=part) if message is not None and message.part is None:
                 message.part = part
-                self._has_more_than_text = part["type"] != "output_text"
+                self._has_more_than_text = self._has_more_than_text or part["type"] != "output_text"
             case OutputTextDelta(delta=delta, logprobs=logprobs) if message is not None and not logprobs:
                 message.pieces.append(delta)
             case _ if message is not None:

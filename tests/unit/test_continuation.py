@@ -212,6 +212,15 @@ def test_output_other_than_text_cannot_be_continued(delta: dict[str, Any]) -> No
     assert not output.can_continue()
 
 
+def test_a_text_after_a_call_cannot_be_continued() -> None:
+    output = TurnOutput(REQUEST)
+    item = {"id": "fc_1", "type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    output.read([OutputItemAdded(output_index=3, item=item), OutputItemDone(output_index=3, item=item)])
+    for events in Answer(*texts("One "), at=4).reads():
+        output.read(events)
+    assert not output.can_continue()
+
+
 def test_a_request_that_is_not_streamed_begins_again() -> None:
     output = TurnOutput(TurnRequest(**{**fields_of(REQUEST), "streamed": False}))
     first, other = Answer(*texts("One ")), Answer(*texts("Two."), finish="stop")
