@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamCheck:
-    """What an upstream answered to a request for its models. `error` is empty if it listed them."""
+    """Answer of an upstream to a request for its models. `error` is empty if it listed them."""
 
     models: Sequence[str] = ()
     error: str = ""

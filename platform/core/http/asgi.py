@@ -4,7 +4,8 @@ Django's own handler starts a thread for each request (0.5 ms). The API does not
 event loop, synchronous ones in the threads that keep database connections.
 """
 
-from __future__ import annotations  # closures of each request would otherwise build theirs
+# Otherwise each request evaluates the annotations of its closures, which an open stream keeps.
+from __future__ import annotations
 
 import asyncio
 import time

@@ -37,8 +37,8 @@ class FailoverTurn:
 
     The time for repeated requests, which begins with the first request, is shared by all targets. Each target gets a
     first request even after this time: the targets before it may have used it up by not answering. An answer that was
-    cut after output was sent is continued by the next target if its text allows it (`engine.continuation`). In the
-    background, where nobody waits, the turn is otherwise repeated after the items that were sent.
+    cut after output was sent is continued by the next target if its text allows it (`engine.continuation`). Otherwise
+    the turn fails, and in the background it is repeated after the items that were sent.
     """
 
     def __init__(self, model: FailoverModel, request: TurnRequest) -> None:
@@ -106,7 +106,7 @@ class FailoverTurn:
 
     async def _after(
         self,
-        queue: "TargetQueue",
+        queue: TargetQueue,
         route: Route,
         request: TurnRequest,
         ended: tuple[TurnResult, list[Event]],
