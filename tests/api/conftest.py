@@ -11,6 +11,8 @@ from tests.support.aiohttp_server import serving
 from tests.support.api import Api, MakeCaller, ok
 from tests.support.background import ended
 from tests.support.file_server import FileServer, running_file_server
+from tests.support.targets import Targets, several_targets
+from tests.support.upstream import ScriptedUpstream
 from tests.support.vector_stores import StoreClient, use_demo_embeddings
 from tests.support.web import WebProcess
 
@@ -71,3 +73,10 @@ def ask(request: pytest.FixtureRequest, api: Api) -> Callable[..., dict[str, Any
 
     ways: dict[str, Callable[..., dict[str, Any]]] = {"json": api.create, "stream": streamed, "background": background}
     return ways[request.param]
+
+
+@pytest.fixture
+def targets(upstream: ScriptedUpstream, database: None) -> Iterator[Targets]:
+    """A model of this test, to which it adds targets."""
+    with several_targets(upstream) as made:
+        yield made

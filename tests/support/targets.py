@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx2
+import orjson
 
 from tenants import scope, services
 from tenants.models import Model, Team, Upstream, WireApi
@@ -99,3 +100,33 @@ _MESSAGE = {"role": "user", "content": "Hi"}
 def post(api: Api, path: str, model: str, **more: Any) -> httpx2.Response:
     """Send a request to one of `PATHS`."""
     return api.post(path, body_of(path, model, **more))
+
+
+def events_of(answer: httpx2.Response) -> list[dict[str, Any]]:
+    """Return the events of a stream."""
+    lines = (line.removeprefix("data:").strip() for line in answer.text.splitlines() if line.startswith("data:"))
+    return [orjson.loads(line) for line in lines if line != "[DONE]"]
+
+
+def streamed_text(path: str, answer: httpx2.Response) -> str:
+    """Return the text that a client puts together from a stream."""
+    pieces = []
+    for event in events_of(answer):
+        if path == "/responses" and event["type"] == "response.output_text.delta":
+            pieces.append(event["delta"])
+        elif path == "/chat/completions":
+            pieces += [choice["delta"].get("content") or "" for choice in event.get("choices", ())]
+        elif path == "/messages" and event["type"] == "content_block_delta":
+            pieces.append(event["delta"]["text"])
+    return "".join(pieces)
+
+
+def is_complete(path: str, answer: httpx2.Response) -> bool:
+    """Return whether a stream ends as a complete answer."""
+    events = events_of(answer)
+    if path == "/responses":
+        return bool(events[-1]["type"] == "response.completed")
+    if path == "/chat/completions":
+        reasons = [choice["finish_reason"] for event in events for choice in event.get("choices", ())]
+        return "stop" in reasons and not any("error" in event for event in events)
+    return any(event["type"] == "message_stop" for event in events)

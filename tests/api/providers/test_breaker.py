@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from io import StringIO
@@ -15,8 +15,8 @@ from django.core.management import call_command
 from tests.support.api import Api, ok
 from tests.support.chunks import text
 from tests.support.metrics import Samples
-from tests.support.targets import PATHS, Targets, post, several_targets
-from tests.support.upstream import Answer, Cut, Gate, Script, ScriptedUpstream, stream, whole
+from tests.support.targets import PATHS, Targets, post
+from tests.support.upstream import Answer, Cut, Gate, Script, stream, whole
 from tests.support.waiting import eventually
 from tests.support.web import WebProcess
 
@@ -43,13 +43,6 @@ PAUSES = (1, 2, 4, 8, 16, 20, 20)
 
 endpoints = pytest.mark.parametrize("path", PATHS)
 both_forms = pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
-
-
-@pytest.fixture
-def targets(upstream: ScriptedUpstream, database: None) -> Iterator[Targets]:
-    """A model of this test."""
-    with several_targets(upstream) as made:
-        yield made
 
 
 def asked(script: Script) -> int:

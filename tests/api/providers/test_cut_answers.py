@@ -1,10 +1,8 @@
 """An answer that is cut or stalls after text was sent is continued by the next target, or the stream ends as failed."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
-import orjson
 import pytest
 
 from tests.support.api import Api, Caller, ok
@@ -12,7 +10,7 @@ from tests.support.background import ended, text_of
 from tests.support.chunks import chunk, usage
 from tests.support.responses_upstream import answer as responses_answer
 from tests.support.responses_upstream import message_events
-from tests.support.targets import PATHS, Targets, post, several_targets
+from tests.support.targets import PATHS, Targets, is_complete, post, several_targets, streamed_text
 from tests.support.upstream import Answer, Cut, Gate, Pause, Piece, ScriptedUpstream, stream, whole
 from tests.support.usage_records import usage_records
 from tests.support.web import WebProcess
@@ -25,46 +23,9 @@ CALL = [{"index": 0, "id": "c", "type": "function", "function": {"name": "f", "a
 endpoints = pytest.mark.parametrize("path", PATHS)
 
 
-@pytest.fixture
-def targets(upstream: ScriptedUpstream, database: None) -> Iterator[Targets]:
-    """A model of this test."""
-    with several_targets(upstream) as made:
-        yield made
-
-
 def cut_after(*pieces: str) -> Answer:
     """Return an answer that is cut after pieces of text."""
     return stream(*(chunk(content=piece) for piece in pieces), Cut())
-
-
-def events_of(answer: httpx2.Response) -> list[dict[str, Any]]:
-    """Return the events of a stream."""
-    lines = (line.removeprefix("data:").strip() for line in answer.text.splitlines() if line.startswith("data:"))
-    return [orjson.loads(line) for line in lines if line != "[DONE]"]
-
-
-def streamed_text(path: str, answer: httpx2.Response) -> str:
-    """Return the text that a client puts together from a stream."""
-    pieces = []
-    for event in events_of(answer):
-        if path == "/responses" and event["type"] == "response.output_text.delta":
-            pieces.append(event["delta"])
-        elif path == "/chat/completions":
-            pieces += [choice["delta"].get("content") or "" for choice in event.get("choices", ())]
-        elif path == "/messages" and event["type"] == "content_block_delta":
-            pieces.append(event["delta"]["text"])
-    return "".join(pieces)
-
-
-def is_complete(path: str, answer: httpx2.Response) -> bool:
-    """Return whether a stream ends as a complete answer."""
-    events = events_of(answer)
-    if path == "/responses":
-        return bool(events[-1]["type"] == "response.completed")
-    if path == "/chat/completions":
-        reasons = [choice["finish_reason"] for event in events for choice in event.get("choices", ())]
-        return "stop" in reasons and not any("error" in event for event in events)
-    return any(event["type"] == "message_stop" for event in events)
 
 
 @endpoints

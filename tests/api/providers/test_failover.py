@@ -1,6 +1,5 @@
 """A request that a target of its model fails is answered by the next target, if the client has received nothing yet."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -38,13 +37,6 @@ EVENT = stream({"error": {"message": "Down.", "code": 503}})
 
 endpoints = pytest.mark.parametrize("path", PATHS)
 both_forms = pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
-
-
-@pytest.fixture
-def targets(upstream: ScriptedUpstream, database: None) -> Iterator[Targets]:
-    """A model of this test."""
-    with several_targets(upstream) as made:
-        yield made
 
 
 @pytest.mark.slow

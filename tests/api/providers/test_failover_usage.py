@@ -1,6 +1,5 @@
 """Usage records, costs and budgets of requests that several targets have received."""
 
-from collections.abc import Iterator
 from decimal import Decimal
 
 import pytest
@@ -11,20 +10,13 @@ from tenants.prices import PriceList
 from tests.support.api import Api, error, ok
 from tests.support.chunks import chunk, text
 from tests.support.limits import limit
-from tests.support.targets import PATHS, Targets, body_of, post, several_targets, upstream_id
-from tests.support.upstream import Answer, Cut, Gate, ScriptedUpstream, stream, whole
+from tests.support.targets import PATHS, Targets, body_of, post, upstream_id
+from tests.support.upstream import Answer, Cut, Gate, stream, whole
 from tests.support.usage_records import usage_records
 
 WRONG_KEY = whole({"error": {"message": "Wrong key.", "code": "invalid_api_key"}}, status=401)
 CUT = Answer(pieces=[b": waiting\n\n", Cut()])
 endpoints = pytest.mark.parametrize("path", PATHS)
-
-
-@pytest.fixture
-def targets(upstream: ScriptedUpstream, database: None) -> Iterator[Targets]:
-    """A model of this test."""
-    with several_targets(upstream) as made:
-        yield made
 
 
 @endpoints

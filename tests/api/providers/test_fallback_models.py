@@ -1,7 +1,6 @@
 """A fallback model answers if all targets of the requested model fail, and the answer has its name."""
 
 import uuid
-from collections.abc import Iterator
 
 import orjson
 import pytest
@@ -10,20 +9,13 @@ from tenants import scope
 from tenants.models import Team
 from tests.support.api import Api, MakeApi, ok
 from tests.support.background import ended, text_of
-from tests.support.targets import PATHS, Targets, post, several_targets
-from tests.support.upstream import ScriptedUpstream, whole
+from tests.support.targets import PATHS, Targets, post
+from tests.support.upstream import whole
 from tests.support.usage_records import usage_records
 from tests.support.workers import WorkerProcess
 
 WRONG_KEY = whole({"error": {"message": "Wrong key.", "code": "invalid_api_key"}}, status=401)
 endpoints = pytest.mark.parametrize("path", PATHS)
-
-
-@pytest.fixture
-def targets(upstream: ScriptedUpstream, database: None) -> Iterator[Targets]:
-    """A model of this test."""
-    with several_targets(upstream) as made:
-        yield made
 
 
 @pytest.fixture

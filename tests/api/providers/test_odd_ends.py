@@ -1,14 +1,11 @@
 """Streams with an invalid event, and streams that break off after their finish reason."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.api.providers.test_cut_answers import is_complete, streamed_text
 from tests.support.api import Api
 from tests.support.chunks import chunk, usage
-from tests.support.targets import PATHS, Targets, post, several_targets
-from tests.support.upstream import Answer, Cut, Piece, ScriptedUpstream, stream
+from tests.support.targets import PATHS, Targets, is_complete, post, streamed_text
+from tests.support.upstream import Answer, Cut, Piece, stream
 from tests.support.usage_records import usage_record
 
 INVALID = b'data: {"choices": [{\n\n'
@@ -17,13 +14,6 @@ FINISH = chunk(finish="stop")
 USED = usage(prompt_tokens=7, completion_tokens=3, total_tokens=10)
 
 endpoints = pytest.mark.parametrize("path", PATHS)
-
-
-@pytest.fixture
-def targets(upstream: ScriptedUpstream, database: None) -> Iterator[Targets]:
-    """A model of this test, with one target."""
-    with several_targets(upstream) as made:
-        yield made
 
 
 def with_invalid(*pieces: Piece) -> Answer:

@@ -1,7 +1,6 @@
 """Lines of batches and requests with the service tier `flex` go to the targets for them, and other requests do not."""
 
 import json
-from collections.abc import Iterator
 from io import StringIO
 
 import pytest
@@ -11,19 +10,12 @@ from tenants.models import Model, Upstream
 from tests.support.api import Api, ok
 from tests.support.background import ended as response_ended
 from tests.support.batches import asked, ended, line
-from tests.support.targets import PATHS, Targets, post, several_targets
-from tests.support.upstream import Script, ScriptedUpstream, whole
+from tests.support.targets import PATHS, Targets, post
+from tests.support.upstream import Script, whole
 from tests.support.workers import WorkerProcess
 
 WRONG_KEY = whole({"error": {"message": "Wrong key.", "code": "invalid_api_key"}}, status=401)
 FLEX_PATHS = ("/responses", "/chat/completions")
-
-
-@pytest.fixture
-def targets(upstream: ScriptedUpstream, database: None) -> Iterator[Targets]:
-    """A model of this test."""
-    with several_targets(upstream) as made:
-        yield made
 
 
 def counts(*scripts: Script) -> list[int]:

@@ -1,6 +1,5 @@
 """The targets of a model: their order, affinity, and the targets that a team may use."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -16,13 +15,6 @@ from tests.support.waiting import eventually
 
 WRONG_KEY = whole({"error": {"message": "Wrong key.", "code": "invalid_api_key"}}, status=401)
 endpoints = pytest.mark.parametrize("path", PATHS)
-
-
-@pytest.fixture
-def targets(upstream: ScriptedUpstream, database: None) -> Iterator[Targets]:
-    """A model of this test."""
-    with several_targets(upstream) as made:
-        yield made
 
 
 def counts(*scripts: Script) -> list[int]:
