@@ -287,6 +287,11 @@ class TurnOutput:
         body, events = self._sent.close("completed")
         return events, replace(result, items=[*self._before, body])
 
+    @property
+    def open_text(self) -> str:
+        """The text that was sent and that another answer can continue."""
+        return self._sent.text if self._sent.is_open_text else ""
+
     def can_continue(self) -> bool:
         """Return true if another answer can follow the output that was sent without a gap or a repetition."""
         return self._sent.is_empty or self._sent.is_reasoning or self._sent.is_open_text

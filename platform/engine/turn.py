@@ -1,6 +1,6 @@
 """Request and result of a turn: values shared by the loop, the upstream adapters and the recorder."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
@@ -182,15 +182,21 @@ class Sampling:
         return 1 if self.parallel_tool_calls is False else None
 
 
+ReserveAgain = Callable[[str], Awaitable[bool]]
+
+
 @record
 class TurnRequest:
     """Input of one upstream call.
 
     `attachments` loads the images and files that the items reference, `cipher` encrypts and decrypts reasoning; each is
     None where it is not needed. `first_output_index` is the output index of the turn's first item. Without `streamed`,
-    the upstream may answer with one document, because the answer is only used when it is complete. Without
-    `may_repeat`, the request is not sent again once the upstream may charge for it, because budgets cover it only once.
+    the upstream may answer with one document, because the answer is only used when it is complete.
     `answer_prefix` is the beginning of the answer, which another server has written, for a server that continues it.
+
+    Without `may_repeat`, budgets cover only one request for which the upstream may charge. Before another one is sent,
+    `reserve_again` must reserve it; it gets the text that is sent along and returns false if the budgets have no room.
+    If it is None, no other request is sent.
     """
 
     model: str
@@ -202,6 +208,7 @@ class TurnRequest:
     cipher: ReasoningCipher | None = None
     streamed: bool = True
     may_repeat: bool = True
+    reserve_again: "ReserveAgain | None" = None
     answer_prefix: str = ""
 
 

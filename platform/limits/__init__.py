@@ -18,11 +18,12 @@ from limits.guard import (
     status,
     status_sync,
 )
-from limits.values import LEAST_OUTPUT, BudgetUse, Demand, Grant, LimitUse, end_user_of
+from limits.values import LEAST_OUTPUT, BudgetUse, Cost, Demand, Grant, LimitUse, end_user_of
 
 __all__ = [
     "LEAST_OUTPUT",
     "BudgetUse",
+    "Cost",
     "Demand",
     "Grant",
     "LimitUse",

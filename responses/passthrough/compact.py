@@ -20,7 +20,7 @@ from engine.events.response_body import usage_body
 from engine.events.types import Body
 from engine.state import RunState
 from engine.steps import ContextCompacted, TurnRecord
-from engine.turn import LanguageModel, TurnRequest, TurnStream, Usage
+from engine.turn import LanguageModel, ReserveAgain, TurnRequest, TurnStream, Usage
 from limits.throttle import is_limited
 from providers.upstream import UpstreamModel
 from responses.requests import capabilities
@@ -91,7 +91,7 @@ async def compact(*, principal: Principal, body: CreateResponse, request: Reques
             ),
             service_tier=asked.sampling.service_tier,
         )
-        model.may_repeat = call.may_repeat
+        model.may_repeat, model.reserve_again = call.may_repeat, call.reserve_again
     turn: TurnRecord | None = None
 
     def spent(_: str) -> tuple[str, Usage]:
@@ -119,16 +119,17 @@ async def compact(*, principal: Principal, body: CreateResponse, request: Reques
 
 
 class _CappedModel:
-    """A model whose calls use `max_output_tokens` and `may_repeat`, which are set after the limits were reserved."""
+    """A model for calls that were reserved: the options of requests are set after the reservation."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = model
         self.max_output_tokens: int | None = None
         self.may_repeat = True
+        self.reserve_again: ReserveAgain | None = None
 
     def open(self, request: TurnRequest) -> TurnStream:
         """Start a turn."""
         if self.max_output_tokens is not None:
             sampling = replace(request.sampling, max_output_tokens=self.max_output_tokens)
             request = replace(request, sampling=sampling)
-        return self._model.open(replace(request, may_repeat=self.may_repeat))
+        return self._model.open(replace(request, may_repeat=self.may_repeat, reserve_again=self.reserve_again))

@@ -77,6 +77,13 @@ def of_text(size: int) -> Maxima:
     return Maxima(input_tokens=size)
 
 
+def with_text(most: Maxima, text: str) -> Maxima:
+    """Return the maxima of a call whose input has a further text."""
+    if not isinstance(most.input_tokens, int):
+        return most
+    return replace(most, input_tokens=most.input_tokens + len(text.encode(errors="surrogatepass")))
+
+
 def of_body(values: Mapping[str, Any], capabilities: Capabilities) -> Maxima:
     """Return the maxima of a body of chat completions, completions, embeddings or moderations."""
     contents = _Contents(text=len(orjson.dumps({**values, "messages": None, "input": None})))

@@ -9,12 +9,12 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from django.conf import settings
 
@@ -22,14 +22,14 @@ import limits
 from core.db import wait_limit
 from core.db.db_threads import in_db_thread
 from core.db.statement_pipeline import Statement
-from core.errors import LimitReached, LimitsUnavailable, RateLimited
+from core.errors import ApiError, LimitReached, LimitsUnavailable, RateLimited
 from core.http import response_headers
 from core.process_name import process_name
 from core.work.leases import lease_until
 from engine.calls.outcomes import Execute, Refuse
 from engine.compaction import token_estimate
 from engine.turn import Call, FunctionTool, TurnRequest
-from limits import Demand, Grant
+from limits import Cost, Demand, Grant
 from responses.runs import cost_bounds
 from responses.runs.identity import RunIdentity
 from responses.runs.rows import Row, new_row
@@ -37,10 +37,11 @@ from responses.runs.store import GUARDED, Change, ExtraWrite, ReservationGuard, 
 from tenants import scope
 from tenants.capabilities import Capabilities
 from tenants.models import Reservation, UsageRecord
-from tenants.prices import PriceList, Unbounded, possible_tiers
+from tenants.prices import Maxima, PriceList, Unbounded, possible_tiers
 from tenants.principal import Principal
 
 logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
 # An attempt fails if another process has rebuilt the state of the team's limits between a reservation and its commit.
 _ATTEMPTS = 10
 # Factor between the estimated and the least number of tokens of a text: a text has four characters per token on
@@ -132,16 +133,44 @@ def _renew(ids: Sequence[str]) -> None:
 _leases = _Leases()
 
 
+async def _when_possible(reserve: Callable[[], Awaitable[_T]], *, waits: bool = True, longest: float | None) -> _T:
+    """Make a reservation as soon as rate limits and other requests leave room for it.
+
+    Waits at most `longest` seconds. Raises the error of the limit then, and at once if waiting does not help or it
+    does not wait.
+    """
+    patience, began = _PATIENCE, time.monotonic()
+    while True:
+        try:
+            return await reserve()
+        except RateLimited as error:
+            is_late = longest is not None and time.monotonic() - began > longest
+            if error.is_final or not waits or is_late:
+                raise
+            pause = float(error.headers.get("retry-after-ms", 1000)) / 1000
+        except LimitsUnavailable:
+            patience -= 1
+            if not patience:
+                raise
+            pause = 1.0
+        await asyncio.sleep(min(pause, _LONGEST_PAUSE))
+
+
 class CallReservation:
     """The reservation of an upstream call that is not a turn of a run: its tokens, cost and place."""
 
     def __init__(self, principal: Principal, *, reservation_id: str) -> None:
         self._principal = principal
         self._id = reservation_id
-        self._grant: Grant | None = None
+        self._demand = Demand()
+        self.grant: Grant | None = None
+        """What was granted; None without limits, and after the settlement."""
+        # Those of the call's further requests.
+        self._further: list[CallReservation] = []
 
     async def reserve(self, demand: Demand) -> Grant | None:
         """Make, store and return the reservation; None without limits. Raises the error of a limit that refuses it."""
+        self._demand = demand
         if not self._principal.is_limited:
             return None
         grant = await limits.reserve(self._principal, demand, reservation_id=self._id)
@@ -158,20 +187,34 @@ class CallReservation:
                 # The row may have been stored nevertheless. The sweeper deletes it, because its lease is not renewed.
                 limits.release_soon(grant)
                 raise
-            self._grant = grant
+            self.grant = grant
             if grant.needs_row:
                 _leases.add(grant.id)
             return grant
         raise LimitsUnavailable
 
+    async def reserve_again(self, *, cost: Cost) -> "CallReservation | None":
+        """Reserve and return another request with this maximum cost, because the upstream may charge for the first one.
+
+        It is settled together with this reservation. Waits a limited time for room. Returns None if there is none.
+        """
+        further = CallReservation(self._principal, reservation_id=f"{self._id}/{len(self._further) + 2}")
+        demand = of_further_request(self._demand, self.grant, cost)
+        try:
+            await _when_possible(partial(further.reserve, demand), longest=settings.UPSTREAM_RETRY_SECONDS)
+        except ApiError:
+            return None
+        self._further.append(further)
+        return further
+
     @property
     def amount(self) -> tuple[str, Decimal]:
         """The id of the reservation, and the amount of the budgets that it has reserved, in US dollars."""
-        return self._id, self._grant.amount if self._grant is not None else Decimal(0)
+        return self._id, self.grant.amount if self.grant is not None else Decimal(0)
 
     def release(self) -> None:
         """Release the whole reservation, without waiting for it."""
-        if self._grant is not None:
+        if self.grant is not None:
             in_background(self._release())
 
     async def _release(self) -> None:
@@ -184,20 +227,24 @@ class CallReservation:
 
         `may_be_charged`: the upstream may charge for the call, even if it has reported no usage.
         """
-        if may_be_charged:
-            _charge_unknown(rows, self._grant)
-        tokens, cost, at = spent(rows, self._grant)
+        if may_be_charged or self._further:
+            _charge_unknown(rows, [reservation.grant for reservation in (self, *self._further)])
+        # The first reservation gets the whole cost.
+        others = [write for further in self._further for write in further.settlement(())]
+        tokens, cost, at = spent(rows, self.grant)
         self._settled = (tokens, cost, at)
-        if self._grant is not None:
+        if self.grant is not None:
             # The lease is given up before the commit: if the commit fails, the lease expires and the sweeper deletes
             # the row.
-            _leases.discard(self._grant.id)
-        return deletions(self._grant)
+            _leases.discard(self.grant.id)
+        return [*deletions(self.grant), *others]
 
     def settle(self) -> None:
         """Release the unused part of the reservation, without waiting for it."""
-        if self._grant is not None:
-            grant, self._grant = self._grant, None
+        for further in self._further:
+            further.settle()
+        if self.grant is not None:
+            grant, self.grant = self.grant, None
             tokens, cost, at = self._settled
             limits.settle_soon(grant, tokens=tokens, cost=cost, at=at)
 
@@ -218,18 +265,26 @@ def spent(rows: Sequence[Row], grant: Grant | None) -> tuple[int, Decimal | None
     return tokens, cost, at
 
 
-def _charge_unknown(rows: Sequence[Row], grant: Grant | None) -> None:
-    """Charge an interrupted call's full reservation to the budgets.
+def of_further_request(demand: Demand, first: Grant | None, cost: Cost) -> Demand:
+    """Return the demand of another request of a call. It needs as much output as the first one was granted."""
+    most = demand.max_output_tokens if first is None else first.max_output_tokens or demand.max_output_tokens
+    least = demand.least_output_tokens if most is None else most
+    demand = replace(demand, requests=0, run=False, stream=False, cost=cost)
+    return replace(demand, max_output_tokens=most, least_output_tokens=least)
+
+
+def _charge_unknown(rows: Sequence[Row], grants: Sequence[Grant | None]) -> None:
+    """Charge the full reservations of a call's interrupted requests to the budgets.
 
     The upstream may have generated more output than was received. With a lower amount, a hard budget could be exceeded.
     """
-    records = [values for table, values in rows if table is UsageRecord]
-    if grant is None or not records:
-        return
-    # The other records belong to requests that were repeated because they were not charged.
-    last = records[-1]
-    if last["estimated"] and last["outcome"] in _CUT and grant.amount > (last["cost"] or 0):
-        last["budget_cost"] = grant.amount
+    unknown = [
+        values for table, values in rows if table is UsageRecord and values["estimated"] and values["outcome"] in _CUT
+    ]
+    # Each request after the first that may be charged has a reservation of its own.
+    for values, grant in zip(reversed(unknown), reversed(grants), strict=False):
+        if grant is not None and grant.amount > (values["cost"] or 0):
+            values["budget_cost"] = grant.amount
 
 
 _TOOL = "tool"
@@ -271,8 +326,13 @@ class RunReservation:
         self._demand = Demand()
         self._place: Grant | None = None
         self._is_stored = False
-        # The reservation of the present call. The first call uses the reservation of the place.
+        # The reservation of the present call, and its demand. The first call uses the reservation of the place.
         self._call: Grant | None = None
+        self._call_demand = self._demand
+        # The reservations of further requests of the present call.
+        self._further: list[Grant] = []
+        # The largest quantities for which the present call can be billed.
+        self._most = Maxima()
         # The reservations of hosted calls by call id. They exist from before the start of a call until its usage is
         # recorded.
         self._tools: dict[str, Grant] = {}
@@ -290,7 +350,8 @@ class RunReservation:
         """
         demand = Demand(end_user=self._identity.end_user, endpoint=self._identity.endpoint)
         if request is not None:
-            demand, self._covered = self._demand_of(request)
+            demand, self._most = self._demand_of(request)
+            self._call_demand, self._covered = demand, self._most.input_tokens
             self._texts = (request.sampling.tools, request.instructions)
         self._demand = replace(demand, requests=1, run=True, stream=stream)
         self._place = await limits.reserve(self._principal, self._demand, reservation_id=self._id)
@@ -349,7 +410,7 @@ class RunReservation:
         if not is_same and place.amount and not self._covers(request):
             return None
         self._calls, self._call = 1, place
-        return _lowered(request, place)
+        return self._lowered(request, place)
 
     async def reserve_turn(self, request: TurnRequest) -> TurnRequest:
         """Reserve a turn, and return its request with the maximum of output that the limits allow.
@@ -362,9 +423,27 @@ class RunReservation:
             # The definitions of hosted tools' functions, which were not known when the place was reserved, cost tokens.
             await writer.submit(Change(team_id=self._place.team_id, extra=_kept(self._place)))
             await self._settle_place()
-        demand, _ = self._demand_of(request)
-        self._call = await self._reserve(demand, reservation_id=f"{self._id}/{self._calls}")
-        return _lowered(request, self._call)
+        self._call_demand, self._most = self._demand_of(request)
+        name = f"{self._id}/{self._calls}"
+        self._call = await self._reserve(self._call_demand, reservation_id=name, longest=self._longest_wait)
+        return self._lowered(request, self._call)
+
+    async def _reserve_further_request(self, tiers: Collection[str] | None, sent: str) -> bool:
+        """Reserve another request of the present call, which contains the text that was sent, for its continuation.
+
+        Return false if the budgets or other limits have no room for it.
+        """
+        if (first := self._call) is None:
+            return False
+        cost = self._cost(cost_bounds.with_text(self._most, sent), tiers)
+        demand = of_further_request(self._call_demand, first, cost)
+        name = f"{self._id}/{self._calls}.{len(self._further) + 2}"
+        try:
+            grant = await self._reserve(demand, reservation_id=name, longest=settings.UPSTREAM_RETRY_SECONDS)
+        except ApiError:
+            return False
+        self._further.append(grant)
+        return True
 
     async def reserve_call(self, call: Call, price_key: str, *, waits: bool) -> Execute | Refuse | None:
         """Reserve the maximum cost of a hosted call. Return `Execute`, or `Refuse` if the call must not be made.
@@ -386,7 +465,7 @@ class RunReservation:
         # The id contains the number of the turn, because some upstreams use the same call ids in each turn.
         name = f"{self._id}/{_TOOL}/{price_key}/{_digest(call.call_id)}/{self._calls}"
         try:
-            grant = await self._reserve(demand, reservation_id=name, waits=waits)
+            grant = await self._reserve(demand, reservation_id=name, waits=waits, longest=self._longest_wait)
         except LimitReached as refused:
             is_refused = refused.is_final or waits
             return Refuse(f"error: the call was not made. {refused.message}") if is_refused else None
@@ -398,37 +477,33 @@ class RunReservation:
         """Add reservations of hosted calls, by call id, that had returned when the previous process of the run died."""
         self._tools |= grants
 
-    async def _reserve(self, demand: Demand, *, reservation_id: str, waits: bool = True) -> Grant:
-        patience, began = _PATIENCE, time.monotonic()
-        while True:
-            try:
-                grant = await limits.reserve(self._principal, demand, reservation_id=reservation_id)
-                for _ in range(_ATTEMPTS):
-                    if not grant.needs_row:
-                        return grant
-                    change = Change(team_id=grant.team_id)
-                    change = with_reservation(change, grant, response_id=self._identity.response_id)
-                    commit = writer.submit(change)
-                    try:
-                        await commit
-                    except ReservationLost:
-                        grant = await limits.renew(grant, self._principal, demand)
-                    except asyncio.CancelledError:
-                        in_background(_release_after(commit, grant))
-                        raise
-                    else:
-                        return grant
-            except RateLimited as error:
-                is_late = not self._identity.background and time.monotonic() - began > _LONGEST_WAIT
-                if error.is_final or not waits or is_late:
+    @property
+    def _longest_wait(self) -> float | None:
+        return None if self._identity.background else _LONGEST_WAIT
+
+    async def _reserve(
+        self, demand: Demand, *, reservation_id: str, waits: bool = True, longest: float | None
+    ) -> Grant:
+        async def attempt() -> Grant:
+            grant = await limits.reserve(self._principal, demand, reservation_id=reservation_id)
+            for _ in range(_ATTEMPTS):
+                if not grant.needs_row:
+                    return grant
+                change = Change(team_id=grant.team_id)
+                change = with_reservation(change, grant, response_id=self._identity.response_id)
+                commit = writer.submit(change)
+                try:
+                    await commit
+                except ReservationLost:
+                    grant = await limits.renew(grant, self._principal, demand)
+                except asyncio.CancelledError:
+                    in_background(_release_after(commit, grant))
                     raise
-                pause = float(error.headers.get("retry-after-ms", 1000)) / 1000
-            except LimitsUnavailable:
-                patience -= 1
-                if not patience:
-                    raise
-                pause = 1.0
-            await asyncio.sleep(min(pause, _LONGEST_PAUSE))
+                else:
+                    return grant
+            raise LimitsUnavailable
+
+        return await _when_possible(attempt, waits=waits, longest=longest)
 
     async def _settle_place(self) -> None:
         if self._place is not None:
@@ -439,8 +514,19 @@ class RunReservation:
         most = cost_bounds.of_turn(request, self._capabilities).input_tokens
         return isinstance(most, int) and isinstance(self._covered, int) and most <= self._covered
 
-    def _demand_of(self, request: TurnRequest) -> tuple[Demand, int | Unbounded]:
-        """Return the demand of a call, and the maximum number of its input tokens."""
+    def _lowered(self, request: TurnRequest, grant: Grant) -> TurnRequest:
+        if grant.amount:
+            # A repeated request may be charged again, but only one request is reserved.
+            tiers = possible_tiers(request.sampling.service_tier)
+            again = partial(self._reserve_further_request, tiers)
+            request = replace(request, may_repeat=False, reserve_again=again)
+        most, stated = grant.max_output_tokens, request.sampling.max_output_tokens
+        if most is None or (stated is not None and stated <= most):
+            return request
+        return replace(request, sampling=replace(request.sampling, max_output_tokens=most))
+
+    def _demand_of(self, request: TurnRequest) -> tuple[Demand, Maxima]:
+        """Return the demand of a call, and the largest quantities for which it can be billed."""
         estimate = token_estimate.input_tokens(
             instructions=request.instructions,
             items=request.items,
@@ -449,18 +535,20 @@ class RunReservation:
         )
         # Only budgets need the upper bound.
         most = cost_bounds.of_turn(request, self._capabilities) if self._has_budget else cost_bounds.of_text(estimate)
-        tiers = possible_tiers(request.sampling.service_tier)
-        prices = self._prices
         demand = Demand(
             requests=0,
             input_tokens=estimate,
             least_input_tokens=estimate // LEAST_SHARE,
             max_output_tokens=request.sampling.max_output_tokens,
-            cost=lambda _, output: cost_bounds.worst_cost(prices, replace(most, output_tokens=output), tiers),
+            cost=self._cost(most, possible_tiers(request.sampling.service_tier)),
             end_user=self._identity.end_user,
             endpoint=self._identity.endpoint,
         )
-        return demand, most.input_tokens
+        return demand, most
+
+    def _cost(self, most: Maxima, tiers: Collection[str] | None) -> Cost:
+        prices = self._prices
+        return lambda _, output: cost_bounds.worst_cost(prices, replace(most, output_tokens=output), tiers)
 
     @property
     def _prices(self) -> Sequence[PriceList]:
@@ -496,7 +584,7 @@ class RunReservation:
         for call_id, row in tools.items():
             if (grant := self._tools.get(call_id)) is not None:
                 found = [row] if row is not None else []
-                _charge_unknown(found, grant)
+                _charge_unknown(found, [grant])
                 _, cost, at = spent(found, grant)
                 settled.append(_Settled(grant, cost=cost, at=at))
             elif row is not None:
@@ -507,12 +595,15 @@ class RunReservation:
             settled += [_Settled(grant, cost=grant.amount) for grant in left.values()]
         writes = deletions(*(part.grant for part in settled))
         if call is not None:
-            if has_call and may_be_charged:
-                _charge_unknown(rows, call)
+            if has_call and (may_be_charged or self._further):
+                _charge_unknown(rows, [call, *self._further])
             tokens, cost, at = spent([*rows, *others] if has_call else others, call)
             keeps = call is place and not has_ended
             writes += _kept(call) if keeps else deletions(call)
             settled.append(_Settled(call, tokens=tokens, cost=cost, at=at, keeps=keeps))
+            # The reservation of the first request gets the whole cost.
+            settled += [_Settled(grant) for grant in self._further]
+            writes += deletions(*self._further)
         if place is not None and place is not call and (has_ended or (others and self._calls)):
             # Settle hosted calls without a reservation. The amount reserved with the place has already been settled.
             _, cost, at = spent(others if call is None else (), place)
@@ -526,6 +617,8 @@ class RunReservation:
         for part in settlement.settled:
             if part.grant is self._call:
                 self._call = None
+            if part.grant in self._further:
+                self._further.remove(part.grant)
             if part.grant is self._place:
                 self._place = replace(part.grant, amount=Decimal(0), tokens=0, rates=()) if part.keeps else None
             limits.settle_soon(part.grant, tokens=part.tokens, cost=part.cost, at=part.at, keep=part.keeps)
@@ -590,13 +683,3 @@ class Settlement:
 
 def _kept(place: Grant) -> list[ExtraWrite]:
     return [ExtraWrite(_KEEP_PLACE, {"id": place.id})] if place.needs_row else []
-
-
-def _lowered(request: TurnRequest, grant: Grant) -> TurnRequest:
-    if grant.amount:
-        # A repeated request may be charged again, but only one request is reserved.
-        request = replace(request, may_repeat=False)
-    most, stated = grant.max_output_tokens, request.sampling.max_output_tokens
-    if most is None or (stated is not None and stated <= most):
-        return request
-    return replace(request, sampling=replace(request.sampling, max_output_tokens=most))

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from decimal import Decimal
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from core.clock import now
@@ -80,7 +80,7 @@ class ExpectedTokens:
     least_output: int = LEAST_OUTPUT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RoutedCall:
     """One upstream call on behalf of a principal. Its duration counts from the creation of this object.
 
@@ -100,6 +100,11 @@ class RoutedCall:
     reservations: list[CallReservation] = field(default_factory=list)
     began: datetime = field(default_factory=now)
     id: str = field(default_factory=lambda: new_id("call"))
+    # The ids of the rows from which this call and its further requests are recorded if this process dies.
+    _open_ids: list[str] = field(default_factory=list, init=False)
+    _object_id: str = field(default="", init=False)
+    _most: Callable[[], Maxima] = field(default=Maxima, init=False)
+    _service_tier: str | None = field(default=None, init=False)
 
     @property
     def may_repeat(self) -> bool:
@@ -167,16 +172,7 @@ class RoutedCall:
         principal = self.principal if is_request else await directory.awith_limits(self.principal)
         if not is_limited(principal):
             return None
-        bound = cache(most)
-
-        def worst_cost(_: int, output_tokens: int) -> Decimal | None:
-            # This function is called only if a hard budget applies.
-            maxima = bound()
-            if maxima.output_tokens is None:
-                maxima = replace(maxima, output_tokens=output_tokens)
-            prices = [route.prices for route in self.targets or (self.route,)]
-            return cost_bounds.worst_cost(prices, maxima, possible_tiers(service_tier))
-
+        self._most, self._service_tier = cache(most), service_tier
         reservation = CallReservation(principal, reservation_id=new_id("call"))
         grant = await reservation.reserve(
             Demand(
@@ -185,7 +181,7 @@ class RoutedCall:
                 least_input_tokens=tokens.input // LEAST_SHARE,
                 max_output_tokens=tokens.max_output,
                 least_output_tokens=tokens.least_output,
-                cost=worst_cost,
+                cost=self._worst_cost,
                 run=is_request,
                 stream=is_stream,
                 end_user=end_user_of(self.end_user),
@@ -195,33 +191,61 @@ class RoutedCall:
         self.reservations.append(reservation)
         return grant.max_output_tokens if grant is not None else None
 
+    def _worst_cost(self, _: int, output_tokens: int, *, sent: str = "") -> Decimal | None:
+        # This function is called only if a hard budget applies.
+        maxima = cost_bounds.with_text(self._most(), sent)
+        if maxima.output_tokens is None:
+            maxima = replace(maxima, output_tokens=output_tokens)
+        prices = [route.prices for route in self.targets or (self.route,)]
+        return cost_bounds.worst_cost(prices, maxima, possible_tiers(self._service_tier))
+
+    async def reserve_again(self, sent: str = "") -> bool:
+        """Reserve another request after one that the upstream may charge. Return false if the limits have no room.
+
+        The other request contains the text that was sent, for its continuation.
+        """
+        if self.may_repeat:
+            return True
+        further: list[CallReservation] = []
+        for reservation in self.reservations:
+            if (reserved := await reservation.reserve_again(cost=partial(self._worst_cost, sent=sent))) is None:
+                return False
+            further.append(reserved)
+        # If this process dies, each request is recorded from a row of its own.
+        await self._open(f"{self.id}/{len(self._open_ids) + 1}", further)
+        return True
+
     async def open(self, object_id: str) -> None:
         """Store the row from which the call is recorded if this process dies during the call.
 
         Nothing may be sent to the upstream before the row is stored. After the call, `write` must be called.
         """
+        self._object_id = object_id
+        try:
+            await self._open(self.id, self.reservations)
+        except asyncio.CancelledError:
+            # The row may have been stored nevertheless. It is deleted, because no request will be sent.
+            extra = [write for reservation in self.reservations for write in reservation.settlement(())]
+            extra.append(open_calls.close(self.id))
+            await submit_new(Change(team_id=self.principal.team_id, extra=extra))
+            for reservation in self.reservations:
+                reservation.settle()
+            raise
+
+    async def _open(self, name: str, reservations: Sequence[CallReservation]) -> None:
         estimate = self._record(
             self.route,
             Usage(input_tokens=self.estimate_input(), estimated=True),
-            object_id=object_id,
+            object_id=self._object_id,
             outcome="interrupted",
             times=(self.began, self.began),
             upstream_request_id="",
         )
-        row = open_calls.open_row(
-            self.id, estimate, reserved=dict(reservation.amount for reservation in self.reservations)
-        )
-        team_id = self.principal.team_id
-        try:
-            await submit_new(Change(team_id=team_id, insert=[row]))
-        except asyncio.CancelledError:
-            # The row may have been stored nevertheless. It is deleted, because no request will be sent.
-            extra = [write for reservation in self.reservations for write in reservation.settlement(())]
-            await submit_new(Change(team_id=team_id, extra=[open_calls.close(self.id), *extra]))
-            for reservation in self.reservations:
-                reservation.settle()
-            raise
-        open_calls.of_loop().add(self.id, row.values["lease_until"])
+        reserved = dict(reservation.amount for reservation in reservations)
+        row = open_calls.open_row(name, estimate, reserved=reserved)
+        self._open_ids.append(name)
+        await submit_new(Change(team_id=self.principal.team_id, insert=[row]))
+        open_calls.of_loop().add(name, row.values["lease_until"])
 
     @asynccontextmanager
     async def recorded(self, spent: Callable[[str], Spent], *, success: str = "stop") -> AsyncIterator[None]:
@@ -268,7 +292,8 @@ class RoutedCall:
         if is_estimated and not await directory.bills_estimates.aget(self.principal.team_id):
             for row in records:
                 waive(row)
-        open_calls.of_loop().discard(self.id)
+        for name in self._open_ids:
+            open_calls.of_loop().discard(name)
         try:
             await submit_new(self._end(records, rows, call=CallGuard(call_id=self.id)))
         except LeaseLost:
@@ -286,7 +311,7 @@ class RoutedCall:
             for reservation in self.reservations
             for write in reservation.settlement(records, may_be_charged=self.may_be_charged)
         ]
-        extra.append(open_calls.close(self.id))
+        extra += map(open_calls.close, self._open_ids)
         return Change(team_id=self.principal.team_id, insert=[*records, *rows], extra=extra, call=call)
 
     def _record(

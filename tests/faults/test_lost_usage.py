@@ -32,7 +32,8 @@ from tests.support.mcp_servers import McpServer
 from tests.support.model_capabilities import describe
 from tests.support.sampling import rest_at_night
 from tests.support.search_engine import engine, search_server
-from tests.support.upstream import Gate, Script, stream
+from tests.support.targets import body_of, several_targets
+from tests.support.upstream import Answer, Cut, Gate, Script, ScriptedUpstream, stream
 from tests.support.waiting import eventually
 from tests.support.web import running_web
 from tests.support.workers import MakeWorker
@@ -357,6 +358,35 @@ def test_a_budget_counts_the_full_reservation_of_a_lost_chat_completion(
 
     eventually(recorded)
     assert_budget_counts(caller, Decimal("0.0002"), lost=1)
+
+
+@pytest.mark.parametrize("path", ["/responses", "/chat/completions"])
+def test_a_budget_counts_each_request_of_a_lost_call_that_several_servers_received(
+    http: httpx2.Client, caller: Caller, upstream: ScriptedUpstream, path: str
+) -> None:
+    services.set_budget(team=caller.team, period="month", amount=Decimal(1))
+    limit = {"/responses": "max_output_tokens", "/chat/completions": "max_completion_tokens"}[path]
+    gate = Gate()
+    with several_targets(upstream) as targets, running_web(**BRIEF) as doomed, ThreadPoolExecutor(1) as pool:
+        first, second = targets.two(prices=PriceList.simple(input="1", output="1"), context_window=10_000)
+        first.then(Answer(pieces=[b": waiting\n\n", Cut()]))
+        second.then(stream(gate, chunk(content="The harbour")))
+        api = Api(http, url=doomed.url, caller=caller)
+        pool.submit(api.post, path, body_of(path, targets.name, stream=True, **{limit: 200}))
+        gate.wait_until_reached()
+        doomed.stop(signal.SIGKILL)
+
+    def has_ended() -> bool:
+        open_calls.record_lost_calls()
+        sweeper.sweep_dead_runs()
+        with scope.team(caller.team.pk):
+            return not Reservation.objects.exists()
+
+    eventually(has_ended)
+    assert sum(record.budget_cost or 0 for record in records(api)) >= 2 * Decimal("0.0002")
+    guard.rebuild_sync(caller.team.pk)
+    (budget,) = status_sync(directory.principal(caller.secret)).budgets
+    assert (budget.spent, budget.reserved) == (sum(record.budget_cost or 0 for record in records(api)), Decimal(0))
 
 
 def assert_budget_counts(caller: Caller, least: Decimal, *, lost: int) -> None:

@@ -108,12 +108,12 @@ async def _events(
                     break
                 except UpstreamFailed as failed:
                     cut = failed
-                    if not await call.fails_over(cut, can_continue=sent.can_continue):
+                    if not await call.fails_over(cut, sent_text=sent.text, can_continue=sent.can_continue):
                         raise
                 except Diverged as error:
                     # The client gets the error of the answer that was cut, as it did not ask for another text.
                     cut = cut or UpstreamFailed(Failure.of(UpstreamError()))
-                    if not await call.fails_over(cut, is_answered=True):
+                    if not await call.fails_over(cut, sent_text=sent.text, is_answered=True):
                         raise cut from error
                 await stack.aclose()
                 response = None

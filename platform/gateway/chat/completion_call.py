@@ -69,10 +69,14 @@ class CompletionCall:
         values = self.targets.with_prefix(values)
         return routed.post_to(self.route, path, values, patience=queue.seconds, has_others=queue.has_others)
 
-    async def fails_over(self, failed: UpstreamFailed, *, can_continue: bool = True, is_answered: bool = False) -> bool:
+    async def fails_over(
+        self, failed: UpstreamFailed, *, sent_text: str = "", can_continue: bool = True, is_answered: bool = False
+    ) -> bool:
         """Go on to the next target after an answer that has failed or was cut; see `CompletionTargets`."""
         last = self._routed.attempts[-1] if self._routed.attempts else None
-        if not await self.targets.fails_over(failed, can_continue=can_continue, is_answered=is_answered):
+        if not await self.targets.fails_over(
+            failed, sent_text=sent_text, can_continue=can_continue, is_answered=is_answered
+        ):
             return False
         if last is not None:
             last.output_tokens = self._chunks

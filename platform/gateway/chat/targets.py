@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -49,7 +50,7 @@ class CompletionTargets:
     @property
     def has_others(self) -> bool:
         """True if another target can answer if the present one does not."""
-        return self.queue is not None and self._routed.may_repeat and self.queue.has_others
+        return self.queue is not None and self.queue.has_others
 
     @property
     def _tried(self) -> Sequence[Attempt]:
@@ -68,9 +69,12 @@ class CompletionTargets:
         """Return the request with the beginning of the answer."""
         return with_prefix(values, self.prefix, route=self.route) if self.prefix else values
 
-    async def fails_over(self, failed: UpstreamFailed, *, can_continue: bool = True, is_answered: bool = False) -> bool:
+    async def fails_over(
+        self, failed: UpstreamFailed, *, sent_text: str = "", can_continue: bool = True, is_answered: bool = False
+    ) -> bool:
         """Go on to the next target after an answer that has failed or was cut. False if there is none.
 
+        `sent_text` is the text that was sent to the client. The next target may get it as the beginning of its answer.
         `is_answered`: the target works, but its answer is not the continuation of the one that `failed`.
         """
         if (queue := self.queue) is None:
@@ -86,8 +90,8 @@ class CompletionTargets:
             self._refuses_prefix = self.route
             queue.again(self.route)
         else:
-            may_repeat = self._routed.may_repeat
-            following = await queue.after(self.route, failed.failure, self._tried, may_repeat=may_repeat)
+            reserve = partial(self._routed.reserve_again, sent_text)
+            following = await queue.after(self.route, failed.failure, self._tried, reserve=reserve)
             if following is None:
                 return False
             self.route = following

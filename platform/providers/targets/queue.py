@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 
 import httpx2
@@ -88,15 +88,22 @@ class TargetQueue:
         raise UpstreamFailed(Failure.of(UpstreamUnavailable(reason and reason.message, headers=headers)))
 
     async def after(
-        self, route: Route, failure: Failure, attempts: Sequence[Attempt], *, may_repeat: bool
+        self,
+        route: Route,
+        failure: Failure,
+        attempts: Sequence[Attempt],
+        *,
+        reserve: Callable[[], Awaitable[bool]],
     ) -> Route | None:
-        """Return the target to try after all `attempts` at a target have failed; None if the call must not go on."""
+        """Return the target to try after all `attempts` at a target have failed; None if the call must not go on.
+
+        `reserve` reserves another request after one that may be charged, and returns false if budgets have no room.
+        """
         status = attempts[-1].status if attempts else None
         failed = FailedRequest(
             failure=failure,
             status=status,
             is_repetition=True,
-            may_repeat=may_repeat or not any(attempt.may_be_charged for attempt in attempts),
         )
         match next_step(failed):
             case NextStep.LARGER_TARGET:
@@ -107,6 +114,8 @@ class TargetQueue:
         reason = loop_breakers().reason(route)
         if reason is None or not reason.is_temporary:
             self._keep(lambda target: target is not route)
+        if any(attempt.may_be_charged for attempt in attempts) and not (self._targets and await reserve()):
+            return None
         following = await self._next()
         if following is not None and attempts:
             last = attempts[-1]

@@ -66,7 +66,7 @@ class FailoverTurn:
             route, began, has_others = following, len(attempts), queue.has_others
             request = self._request_for(route)
             self._turn = turn = self._open(route, request, queue.seconds, has_others=has_others)
-            is_limited = has_others and self._request.may_repeat
+            is_limited = has_others and (self._request.may_repeat or self._request.reserve_again is not None)
             try:
                 reads = turn.events()
                 async with aclosing(limited(reads, attempts) if is_limited else reads) as reads:
@@ -126,7 +126,7 @@ class FailoverTurn:
             # The server may not accept a prefix. It repeats the answer from its beginning instead.
             self._refuses_prefix = following = queue.again(route)
         elif result.failure is not None and (output.can_continue() or self._is_in_background):
-            following = await queue.after(route, result.failure, tried, may_repeat=self._request.may_repeat)
+            following = await queue.after(route, result.failure, tried, reserve=self._reserve_again)
         if following is None:
             return None, events
         if tried:
@@ -137,6 +137,12 @@ class FailoverTurn:
         events = output.cut(result, closing) if output.can_continue() else output.abandon(result, closing)
         self._rest = output.interrupt(replace(result, items=[]), [])
         return following, events
+
+    async def _reserve_again(self) -> bool:
+        request = self._request
+        if request.may_repeat:
+            return True
+        return request.reserve_again is not None and await request.reserve_again(self._output.open_text)
 
     @property
     def _is_in_background(self) -> bool:

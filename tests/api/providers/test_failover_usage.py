@@ -1,11 +1,14 @@
 """Usage records, costs and budgets of requests that several targets have received."""
 
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
+from limits import status_sync
 from responses.models import Response, Turn
-from tenants import scope
+from tenants import directory, scope
+from tenants.models import Reservation
 from tenants.prices import PriceList
 from tests.support.api import Api, error, ok
 from tests.support.chunks import chunk, text
@@ -13,9 +16,15 @@ from tests.support.limits import limit
 from tests.support.targets import PATHS, Targets, body_of, post, upstream_id
 from tests.support.upstream import Answer, Cut, Gate, stream, whole
 from tests.support.usage_records import usage_records
+from tests.support.waiting import eventually
 
 WRONG_KEY = whole({"error": {"message": "Wrong key.", "code": "invalid_api_key"}}, status=401)
 CUT = Answer(pieces=[b": waiting\n\n", Cut()])
+LIMITED: dict[str, dict[str, Any]] = {
+    "/responses": {"max_output_tokens": 500},
+    "/chat/completions": {"max_completion_tokens": 500},
+    "/messages": {"max_tokens": 500},
+}
 endpoints = pytest.mark.parametrize("path", PATHS)
 
 
@@ -83,16 +92,47 @@ def test_a_hard_budget_reserves_the_most_expensive_target(api: Api, targets: Tar
     assert targets.scripts[0].received == []
 
 
+CHEAP = PriceList.simple(input="1", output="1")
+# Of one request with at most 500 tokens of output, whose input has less than 500 bytes.
+MOST_OF_ONE = Decimal("0.001")
+
+
 @endpoints
-def test_a_request_that_may_be_charged_is_not_repeated_under_a_hard_budget(
+def test_under_a_hard_budget_the_cost_of_a_further_request_is_reserved_as_well(
     api: Api, targets: Targets, path: str
 ) -> None:
-    limit(api.caller, budget="1")
-    prices = PriceList.simple(input="1", output="1")
-    first, second = targets.two(prices=prices, context_window=10_000)
+    limit(api.caller, budget=str(3 * MOST_OF_ONE))
+    first, second = targets.two(prices=CHEAP, context_window=10_000)
     first.then(CUT)
-    post(api, path, targets.name, stream=True)
+    second.say("Hello")
+    assert "Hello" in post(api, path, targets.name, stream=True, **LIMITED[path]).text
+    lost, answered = usage_records(api.caller, 2)
+    # The first server may charge for more than was received.
+    assert lost.estimated
+    assert lost.cost < lost.budget_cost < MOST_OF_ONE
+    assert (answered.budget_cost, answered.cost) == (None, Decimal("0.00001"))
+    eventually(lambda: spent(api) == lost.budget_cost + answered.cost)
+    with scope.team(api.caller.team.pk):
+        assert not Reservation.objects.exists()
+
+
+@endpoints
+def test_no_further_request_is_sent_if_the_budget_has_no_room_for_it(api: Api, targets: Targets, path: str) -> None:
+    limit(api.caller, budget=str(MOST_OF_ONE))
+    first, second = targets.two(prices=CHEAP, context_window=10_000)
+    first.then(CUT)
+    # The request is the only one, so that no other one can make room.
+    assert "error" in post(api, path, targets.name, stream=True, **LIMITED[path]).text
     assert second.received == []
+    (lost,) = usage_records(api.caller, 1)
+    assert lost.budget_cost > 0
+    eventually(lambda: spent(api) == lost.budget_cost)
+
+
+def spent(api: Api) -> Decimal | None:
+    """Return the used amount of the only budget once nothing is reserved."""
+    (budget,) = status_sync(directory.principal(api.caller.secret)).budgets
+    return None if budget.reserved else budget.spent
 
 
 @endpoints
