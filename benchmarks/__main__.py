@@ -45,6 +45,7 @@ from benchmarks.chaos import evaluation as chaos  # noqa: E402
 from benchmarks.compare import command as compare  # noqa: E402
 from benchmarks.console import command as console  # noqa: E402
 from benchmarks.failover import command as failover  # noqa: E402
+from benchmarks.failover import outages  # noqa: E402
 from benchmarks.routing import command as routing  # noqa: E402
 from launcher.errors import LaunchError  # noqa: E402
 
@@ -81,6 +82,7 @@ COMMANDS: Mapping[str, Callable[..., int]] = {
     "sizing": sizing.main,
     "slow-streams": slow_streams.main,
     "tables": tables.main,
+    "target-outages": outages.main,
     "visited-files": visited_files.main,
     **full_size.COMMANDS,
 }

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 import orjson
@@ -15,6 +15,21 @@ from benchmarks.failover.upstream import other_text_for, text_for
 
 PATHS = {"responses": "/v1/responses", "chat": "/v1/chat/completions", "messages": "/v1/messages"}
 Body = dict[str, Any]
+# More than any answer has. Hard budgets reserve the cost of as many.
+_MAX_TOKENS = 200
+
+
+class Endpoint(Protocol):
+    """A model at one of the APIs, with or without a stream. `name` is that of the model."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def api(self) -> str: ...
+
+    @property
+    def streamed(self) -> bool: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,26 +79,43 @@ def outcome_of(reply: Reply, texts: Sequence[str]) -> Outcome:
     return Outcome.FAILED if reply.text else Outcome.ERROR
 
 
-def body_of(cell: Cell, name: str) -> Body:
+def body_of(endpoint: Endpoint, name: str) -> Body:
     """Return the body of a request. The end user of its usage records is its name."""
     text = f"{name} Please answer."
-    body: Body = {"model": cell.name, "stream": cell.streamed}
-    if cell.api == "responses":
-        return {**body, "input": text, "safety_identifier": name}
+    body: Body = {"model": endpoint.name, "stream": endpoint.streamed}
+    if endpoint.api == "responses":
+        return {**body, "input": text, "safety_identifier": name, "max_output_tokens": _MAX_TOKENS}
     body["messages"] = [{"role": "user", "content": text}]
-    if cell.api == "messages":
-        return {**body, "max_tokens": 1000, "metadata": {"user_id": name}}
-    return {**body, "safety_identifier": name}
+    if endpoint.api == "messages":
+        return {**body, "max_tokens": _MAX_TOKENS, "metadata": {"user_id": name}}
+    return {**body, "safety_identifier": name, "max_completion_tokens": _MAX_TOKENS}
 
 
 async def ask(session: aiohttp.ClientSession, url: str, cell: Cell, name: str, *, deadline: float) -> Result:
     """Send a request on a connection of its own and read the answer."""
-    began, received = time.monotonic(), bytearray()
+    began = time.monotonic()
+    reply = await reply_to(session, url, cell, name, deadline=deadline)
+    return Result(cell=cell, name=name, began=began, seconds=time.monotonic() - began, reply=reply)
+
+
+async def reply_to(
+    session: aiohttp.ClientSession,
+    url: str,
+    endpoint: Endpoint,
+    name: str,
+    *,
+    deadline: float,
+    headers: Mapping[str, str] | None = None,
+) -> Reply:
+    """Send a request and read its reply for at most `deadline` seconds."""
+    received = bytearray()
     status, is_late = 0, False
     try:
         async with (
             asyncio.timeout(deadline),
-            session.post(url + PATHS[cell.api], data=orjson.dumps(body_of(cell, name))) as answer,
+            session.post(
+                url + PATHS[endpoint.api], data=orjson.dumps(body_of(endpoint, name)), headers=headers
+            ) as answer,
         ):
             status = answer.status
             async for piece in answer.content.iter_any():
@@ -93,19 +125,18 @@ async def ask(session: aiohttp.ClientSession, url: str, cell: Cell, name: str, *
     except (aiohttp.ClientError, OSError):
         # What was received before is read below.
         pass
-    reply = replace(read(cell, status, bytes(received)), is_late=is_late)
-    return Result(cell=cell, name=name, began=began, seconds=time.monotonic() - began, reply=reply)
+    return replace(read(endpoint, status, bytes(received)), is_late=is_late)
 
 
-def read(cell: Cell, status: int, content: bytes) -> Reply:
+def read(endpoint: Endpoint, status: int, content: bytes) -> Reply:
     """Return the reply with this status and content, of which the end may be missing."""
     try:
-        if cell.streamed and status == 200:
-            return _STREAMS[cell.api]([*_events(content)])
+        if endpoint.streamed and status == 200:
+            return _STREAMS[endpoint.api]([*_events(content)])
         document = orjson.loads(content)
         if status != 200:
             return Reply(error=_code(document), status=status)
-        return _DOCUMENTS[cell.api](document)
+        return _DOCUMENTS[endpoint.api](document)
     except orjson.JSONDecodeError:
         return Reply(status=status)
 

@@ -71,7 +71,7 @@ def other_text_for(name: str) -> str:
     return answer_to(f"other:{name}", words=WORDS)
 
 
-def _words(text: str) -> list[str]:
+def words_of(text: str) -> list[str]:
     """Return the tokens of a text. They begin with the space before a word."""
     first, *others = text.split(" ")
     return [word for word in (first, *(f" {word}" for word in others)) if word]
@@ -117,7 +117,8 @@ class FailingUpstream:
             match fault:
                 case Fault.RESET | Fault.DEAD:
                     attempt.state = "dropped"
-                    return _reset(request)
+                    reset(request.transport)
+                    return web.Response()
                 case Fault.SILENT:
                     attempt.state = "dropped"
                     await asyncio.Event().wait()
@@ -129,8 +130,8 @@ class FailingUpstream:
             text = text_for(attempt.run)
             if target == "replica" and cell.case.replica is not Replica.REPRODUCES:
                 text = text.removeprefix(prefix) if prefix and text.startswith(prefix) else other_text_for(attempt.run)
-            attempt.output = len(_words(text))
-            attempt.cost = _cost(attempt)
+            attempt.output = len(words_of(text))
+            attempt.cost = cost_of(attempt, PRICES[attempt.target])
             if attempt.streamed:
                 pace = _OTHER_PACE_SECONDS if text == other_text_for(attempt.run) else 0.0
                 return await _stream(request, attempt, text, fault, pace=pace)
@@ -158,7 +159,7 @@ class FailingUpstream:
         )
         # Charged even if the answer does not begin.
         attempt.output = WORDS
-        attempt.cost = _cost(attempt)
+        attempt.cost = cost_of(attempt, PRICES[attempt.target])
         self._seen[target, name] += 1
         self._seen[cell.name, target] += 1
         self.attempts.append(attempt)
@@ -183,8 +184,8 @@ class FailingUpstream:
         return f"{self.refusing_url if is_refusing else self.url}/{cell.name}/{target}/v1"
 
 
-def _cost(attempt: Attempt) -> Decimal:
-    prices = PRICES[attempt.target]
+def cost_of(attempt: Attempt, prices: Mapping[str, str]) -> Decimal:
+    """Return what a target charges for an attempt, in dollars."""
     return (attempt.input * Decimal(prices["input"]) + attempt.output * Decimal(prices["output"])).scaleb(-6)
 
 
@@ -195,13 +196,12 @@ def _refusal(attempt: Attempt, status: int, code: str, message: str, *, retry_af
     return web.json_response({"error": error}, status=status, headers=headers)
 
 
-def _reset(request: web.Request) -> web.StreamResponse:
-    """Close the connection with a reset instead of an orderly end."""
-    if request.transport is not None:
-        connection: socket.socket = request.transport.get_extra_info("socket")
+def reset(transport: asyncio.Transport | None) -> None:
+    """Close a connection with a reset instead of an orderly end."""
+    if transport is not None:
+        connection: socket.socket = transport.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        request.transport.abort()
-    return web.Response()
+        transport.abort()
 
 
 async def _whole(request: web.Request, attempt: Attempt, text: str, fault: Fault | None) -> web.StreamResponse:
@@ -233,9 +233,9 @@ async def _stream(
             # Servers with a queue keep the connection alive.
             await response.write(b": waiting\n\n")
             await asyncio.sleep(1)
-    words = _words(text)
+    words = words_of(text)
     middle = Random(attempt.run).randrange(WORDS // 4, 3 * WORDS // 4)
-    for place, event in enumerate(_text_events(attempt, words)):
+    for place, event in enumerate(text_events(attempt, words)):
         if place == middle and fault in _BROKEN:
             attempt.state = "cut"
             await asyncio.sleep(_BEFORE_BREAK_SECONDS)
@@ -263,7 +263,8 @@ async def _stream(
     return response
 
 
-def _text_events(attempt: Attempt, words: Sequence[str]) -> Iterator[bytes]:
+def text_events(attempt: Attempt, words: Sequence[str]) -> Iterator[bytes]:
+    """Yield an event for each word."""
     for word in words:
         yield b"data: %b\n\n" % orjson.dumps(chunk(attempt, {"content": word}))
 

@@ -1,6 +1,6 @@
-"""A model with two targets, of which the first fails: clients get what the failover policy promises.
+"""Models with several targets, some of which fail: clients get what the failover policy promises.
 
-`python -m benchmarks failover` does the same with all faults.
+`python -m benchmarks failover` and `target-outages` do the same with all faults and with more streams.
 """
 
 import asyncio
@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.failover import outages
 from benchmarks.failover.cases import CASES, cells
 from benchmarks.failover.command import Plan, measured
+from benchmarks.failover.outage_targets import State
 from tests.support.management import ForkedPrograms
 from tests.support.sampling import IS_FULL, SEED, sized
 
@@ -26,3 +28,14 @@ def test_clients_get_what_the_policy_promises_if_a_target_fails(tmp_path: Path) 
     assert {cell.cell.name: cell.faults for cell in found if cell.faults} == {}
     assert len(found) == 6 * len(cases)
     assert all(len(cell.results) >= plan.requests for cell in found)
+
+
+@pytest.mark.usefixtures("servers")
+def test_streams_are_answered_in_full_while_targets_fail_at_random_times(tmp_path: Path) -> None:
+    running = outages.measured(
+        streams=sized(90, full=1_000), seed=SEED, directory=tmp_path / "outages", programs=ForkedPrograms()
+    )
+    result = asyncio.run(running)
+    assert result.faults == []
+    assert {change.state for change in result.changes} == set(State)
+    assert any(attempt.state == "cut" for attempt in result.attempts)
