@@ -10,7 +10,7 @@ is always the exact sum of the costs of its calls.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time, timedelta
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 from typing import Any
 
@@ -354,6 +354,15 @@ class PriceList:
                 latest[key] = entry
         # Each request asks for the current prices, which are usually the whole list.
         return self if (*latest.values(),) == self.entries else PriceList(latest.values())
+
+    def changes(self, *, after: datetime, until: datetime) -> Collection[datetime]:
+        """Return the times between two moments at which a price becomes valid, or its hours begin or end."""
+        found = {entry.valid_from for entry in self.entries if entry.valid_from is not None}
+        edges = {time.fromisoformat(edge) for entry in self.entries if entry.hours for edge in entry.hours.split("-")}
+        first = after.astimezone(UTC).date()
+        days = range((until.astimezone(UTC).date() - first).days + 1)
+        found |= {datetime.combine(first + timedelta(days=day), edge, UTC) for day in days for edge in edges}
+        return [moment for moment in found if after < moment <= until]
 
     def _entry(
         self,

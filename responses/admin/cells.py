@@ -1,6 +1,6 @@
 """Cells of tables of responses, shared by lists and pages."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 from django.contrib.admin import display
 from django.urls import reverse
@@ -43,6 +43,13 @@ def elapsed(start: datetime | None, end: datetime | None) -> str:
 @display(description="Time")
 def created(response: Response) -> SafeString | str:
     return when(response.created_at)
+
+
+def planned_start(response: Response) -> str:
+    """Return when a run starts that waits for a cheaper time; empty for other runs."""
+    start = response.planned_start
+    # A completion window is shorter than a day.
+    return "" if start is None else f"starts at {start.astimezone(UTC):%H:%M} UTC, cheaper then"
 
 
 def status(response: Response) -> SafeString:

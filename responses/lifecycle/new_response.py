@@ -131,7 +131,7 @@ def _response_row(resolved: ResolvedRequest, options: dict[str, Any], *, secrets
         columns = {"options": {"input_tokens": tokens, **identity.stored_options()}}
     # A background response gets no lease, so that it waits in the queue for a worker.
     columns |= (
-        {"status": Status.QUEUED, "background": True}
+        {"status": Status.QUEUED, "background": True, "not_before": prepared.starts_at}
         if identity.background
         else {"lease_owner": process_name(), "lease_until": lease_until()}
     )

@@ -82,7 +82,8 @@ async def resolve(request: NewRequest) -> ResolvedRequest:
     end_user = limits.end_user_of(body.safety_identifier, body.user)
     if principal.is_limited:
         body = _within_limits(body, await limits.applying(principal, end_user))
-    route = await directory.aroute(principal, body.model, is_flex=info.batch or body.service_tier == "flex")
+    is_flex = info.batch or body.service_tier == "flex" or body.may_wait
+    route = await directory.aroute(principal, body.model, is_flex=is_flex)
     body, warnings = await without_unavailable_tools(principal, body)
     prepared = await prepare(
         principal=principal,
@@ -102,10 +103,14 @@ async def resolve(request: NewRequest) -> ResolvedRequest:
         await tool_offer.check_grammars(prepared.body)
         if route.others:
             prepared = await off_loop(prepared.with_room)
+        if body.may_wait:
+            prepared = await off_loop(prepared.at_cheapest_time)
         await off_loop(partial(capabilities.check_length, prepared.run_context))
         counts_input = request.stream_format is not None
         input_tokens = await off_loop(prepared.estimate_input_tokens) if counts_input else 0
     route = prepared.route or route
+    # A run that waits has the prices that are valid when it starts.
+    priced_at = prepared.starts_at or prepared.created_at
     is_background = bool(body.background)
     identity = RunIdentity(
         response_id=request.response_id,
@@ -122,7 +127,7 @@ async def resolve(request: NewRequest) -> ResolvedRequest:
         streamed=request.mode is Mode.STREAM,
         in_worker=is_background,
         conversation_id=prepared.context.conversation_id,
-        prices=route.prices.at(prepared.created_at),
+        prices=route.prices.at(priced_at),
         endpoint=info.endpoint,
         end_user=end_user,
         bills_estimates=principal.bills_estimates,
@@ -131,7 +136,7 @@ async def resolve(request: NewRequest) -> ResolvedRequest:
         batch=info.batch,
         # Stored for a worker that continues the trace. In this process, the task of the run inherits the trace.
         trace=tracing.headers() if is_background else {},
-        targets=target_prices(route, at=prepared.created_at) if route.others else (),
+        targets=target_prices(route, at=priced_at) if route.others else (),
     )
     return ResolvedRequest(
         request=request,

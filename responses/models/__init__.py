@@ -3,6 +3,7 @@
 from responses.models.batches import Batch, BatchLine, BatchStatus, LineState
 from responses.models.responses import (
     HAS_METADATA,
+    IS_DUE,
     RUNNING,
     TERMINAL,
     UNSUCCESSFUL,
@@ -34,6 +35,7 @@ from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
 
 __all__ = [
     "HAS_METADATA",
+    "IS_DUE",
     "RUNNING",
     "TERMINAL",
     "UNSUCCESSFUL",

@@ -5,6 +5,7 @@ filters by it, because every index makes each insert slower.
 """
 
 from collections.abc import Collection
+from datetime import datetime
 from typing import Any, Self
 
 from django.contrib.postgres.fields import ArrayField
@@ -51,6 +52,8 @@ class Isolation(models.IntegerChoices):
 
 TERMINAL = (Status.COMPLETED, Status.INCOMPLETE, Status.FAILED, Status.CANCELLED)
 UNSUCCESSFUL = (Status.INCOMPLETE, Status.FAILED, Status.CANCELLED)
+IS_DUE = "(not_before IS NULL OR not_before <= now() OR lease_token > 1)"
+"""SQL condition of runs that do not wait for the start within their completion window (`Response.planned_start`)."""
 
 
 HAS_METADATA = ~Q(metadata={})
@@ -117,7 +120,7 @@ class Response(TeamRow):
         help_text="The process in which it continues after the death of one that ran it.",
     )
     not_before = models.DateTimeField(
-        null=True, help_text="A background run waits until then for capacity within its limits."
+        null=True, help_text="A background run waits until then for a cheaper time or for capacity within its limits."
     )
     needs_budget = models.DecimalField(
         null=True,
@@ -241,6 +244,13 @@ class Response(TeamRow):
         if "options" in loaded:
             response.options = restored_options(loaded["options"])
         return response
+
+    @property
+    def planned_start(self) -> datetime | None:
+        """The start for which a run waits that no worker has claimed yet, as it is cheaper then; otherwise None."""
+        waits = self.status == Status.QUEUED and self.not_before is not None and self.not_before > now()
+        # A claimed run can only wait for its limits.
+        return self.not_before if waits and self.lease_token == 1 else None
 
     @property
     def included(self) -> frozenset[str]:

@@ -96,9 +96,11 @@ RequestParts = Sequence[tuple[str, Part]]
 
 
 async def check_attachments(
-    *, principal: Principal, body: CreateResponse, context: RequestContext, can: Capabilities
+    *, principal: Principal, body: CreateResponse, context: RequestContext, can: Capabilities | None
 ) -> "TeamAttachments | None":
     """Check and load the images and files of a request and of its context. Return None if there are none.
+
+    Without `can`, the defaults of capabilities apply.
 
     Raises the API error of the first invalid part of the request, with its path. An unknown file causes a 404.
     """
@@ -117,6 +119,7 @@ async def check_attachments(
     earlier = list(all_parts(before))
     if not own and not earlier:
         return None
+    can = can or Capabilities()
     images = [param.rpartition(".")[0] for param, part in own if not isinstance(part, InputFile)]
     seen = sum(not isinstance(part, InputFile) for part in earlier)
     if not can.vision and (images or seen):

@@ -17,7 +17,7 @@ from engine.events.types import Body
 from engine.state import ModelTraits, RunContext
 from engine.turn import Sampling
 from responses.models import Response
-from responses.requests import targets
+from responses.requests import completion_window, targets
 from responses.requests.attachments import TeamAttachments, check_attachments
 from responses.requests.context import (
     RequestContext,
@@ -38,7 +38,6 @@ from responses.requests.parameters import (
     split_instructions,
 )
 from responses.schema import CreateResponse
-from tenants.capabilities import Capabilities
 from tenants.directory import Route
 from tenants.models import Scope
 from tenants.principal import Principal
@@ -55,6 +54,7 @@ class PreparedRequest:
 
     `body` includes the defaults of its prompt and the settings of its context. `options` holds the values that
     `run_context.parameters` does not contain. Both are stored. `route` has the targets that support the request.
+    `starts_at` is set if the run waits for a cheaper time within its completion window.
     """
 
     body: CreateResponse
@@ -64,6 +64,7 @@ class PreparedRequest:
     options: dict[str, Any]
     run_context: RunContext
     route: Route | None = None
+    starts_at: datetime | None = None
 
     def with_room(self) -> "PreparedRequest":
         """Return the request without the targets whose context window is too small for it."""
@@ -71,6 +72,16 @@ class PreparedRequest:
             return self
         route = targets.with_room(self.route, self.estimate_input_tokens())
         return self if route is self.route else self._through(route)
+
+    def at_cheapest_time(self) -> "PreparedRequest":
+        """Return the request with the start and the first target that are cheapest within its completion window."""
+        if self.route is None:
+            return self
+        starts_at, route = completion_window.plan_start(
+            self.body, self.route, created_at=self.created_at, input_tokens=self.estimate_input_tokens()
+        )
+        prepared = self if route is self.route else self._through(route)
+        return replace(prepared, starts_at=starts_at)
 
     def _through(self, route: Route) -> "PreparedRequest":
         context, traits = self.run_context, targets.traits(route)
@@ -154,7 +165,7 @@ async def prepare(
         if route.model != body.model:
             # All upstreams of the requested model are disabled, and its fallback model answers.
             body = body.model_copy(update={"model": route.model})
-    can = route.capabilities if route is not None else Capabilities()
+    can = route.capabilities if route is not None else None
     attachments = await check_attachments(principal=principal, body=body, context=context, can=can)
     created_at = now()
     parameters = public_parameters(body, response_id=response_id, created_at=created_at, preface=preface)

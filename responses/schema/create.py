@@ -127,6 +127,11 @@ class CreateResponse(Wire):
         return self.generate is not False and not prewarms
 
     @property
+    def may_wait(self) -> bool:
+        """True if the run may wait for a cheaper time within its completion window."""
+        return self.background_options is not None and self.background_options.completion_window in {"2h", "8h"}
+
+    @property
     def compacts(self) -> bool:
         """True if the response only compacts the preceding context."""
         return bool(self.input) and isinstance(self.input[-1], CompactionTrigger)
@@ -269,9 +274,9 @@ def _refuse_unsupported_values(body: CreateResponse) -> None:
         raise UnsupportedValue(
             "Reasoning modes other than 'standard' are not supported by this server.", param="reasoning.mode"
         )
-    if body.background_options and body.background_options.completion_window not in {None, "soonest"}:
-        raise UnsupportedValue(
-            "Completion windows other than 'soonest' are not supported by this server.",
+    if body.may_wait and not body.background:
+        raise InvalidValue(
+            "Completion windows other than 'soonest' require `background=true`.",
             param="background_options.completion_window",
         )
     if body.background_options and body.background_options.continuation_id is not None:

@@ -257,7 +257,7 @@ def build_route(best: Model, name: str, upstream_model: str, prices: Mapping[int
 async def aroute(caller: Principal, model: str, *, is_flex: bool = False) -> Route:
     """Return the route of a model with all of its targets. Only `with_affinity` distributes requests among them.
 
-    `is_flex` is true for lines of batches and requests with the service tier `flex`.
+    `is_flex` is true for lines of batches, and for requests with the service tier `flex` or a completion window.
 
     Raises `ModelNotFound`, also for a model that the key may not use.
     """

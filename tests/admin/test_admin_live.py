@@ -13,7 +13,7 @@ from responses.models import EventBatch, Response, Status
 from tenants import scope
 from tenants.models import AuditEvent, StaffRole
 from tests.admin.conftest import CountQueries
-from tests.admin.rows import add_call, add_response, add_turns, sign_in, text
+from tests.admin.rows import add_call, add_response, add_turns, page_url, sign_in, text
 from tests.support.api import Caller, MakeCaller
 
 # A worker would claim the rows that these tests create.
@@ -122,6 +122,24 @@ def test_waiting_runs_are_counted_and_listed_last(lead: Client, caller: Caller) 
     assert [row["id"] for row in found["set"]] == [response.pk, waiting.pk]
     assert (found["counters"]["running"], found["counters"]["queued"]) == ("1", "1")
     assert found["counters"]["oldest"] == round(waiting.created_at.timestamp() * 1000)
+
+
+def test_a_run_that_waits_for_a_cheaper_time_shows_its_start(lead: Client, caller: Caller) -> None:
+    start = now() + timedelta(hours=2)
+    waiting = queued(caller, created_at=now() - timedelta(minutes=30), not_before=start)
+    row, counters = row_of(lead, waiting), lead.get(ROWS).json()["counters"]
+    expected = f"starts at {start:%H:%M} UTC, cheaper then"
+    assert row is not None
+    assert (row["step"], row["stuck"]) == (expected, "")
+    assert (counters["queued"], counters["oldest"], counters["stuck"]) == ("1", None, "0")
+    assert expected in text(lead.get(page_url(waiting)))
+
+
+def test_a_run_that_waits_for_its_limits_shows_no_start(lead: Client, caller: Caller) -> None:
+    waiting = queued(caller, not_before=now() + timedelta(hours=2), lease_token=2)
+    row = row_of(lead, waiting)
+    assert row is not None
+    assert row["step"] == "waiting for a worker"
 
 
 @pytest.mark.parametrize(

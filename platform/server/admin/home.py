@@ -30,7 +30,7 @@ from core.clock import now
 from core.periods import end_of_hour
 from organization.admin.limits import subject_name
 from responses.admin import cells
-from responses.models import Response, Status
+from responses.models import IS_DUE, Response, Status
 from responses.rollups import queries
 from responses.rollups.histograms import BUCKETS, quantile
 from responses.rollups.queries import RollupQuery, RollupRow
@@ -63,15 +63,15 @@ _MEASURES = (
     "responses", "failed", "input_tokens", "cached_tokens", "output_tokens", "duration", "first_token",
 )  # fmt: skip
 _NO_SUMS: dict[str, Any] = {name: [0] * BUCKETS if name in RESPONSES.histograms else 0 for name in _MEASURES}
-_RUNNING = """
+_RUNNING = f"""
 SELECT count(*) FILTER (WHERE status = 'in_progress'), count(*) FILTER (WHERE status = 'queued'),
-    min(created_at) FILTER (WHERE status = 'queued'),
+    min(created_at) FILTER (WHERE status = 'queued' AND is_due),
     count(*) FILTER (WHERE status = 'in_progress' AND lease_until < now()), count(*)
 FROM (
-    SELECT status, created_at, lease_until FROM responses_response
+    SELECT status, created_at, lease_until, {IS_DUE} AS is_due FROM responses_response
     WHERE status IN ('queued', 'in_progress') ORDER BY lease_until LIMIT %s
 ) AS running
-"""
+"""  # noqa: S608 - constants only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

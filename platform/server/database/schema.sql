@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations f50c416efe920fb3990e152abf35c4819ca76a8e150b30a3e1ee8d32f96250af
+-- PostgreSQL 18, migrations 20726e6ee32695c86c52886af0df3dc589610e46599ba271af02fcf22e64282f
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2366,25 +2366,26 @@ INSERT INTO public.django_migrations (id, app, name, applied) VALUES
 	(36, 'responses', '0003_blocked_runs', now()),
 	(37, 'responses', '0004_isolated_runs', now()),
 	(38, 'responses', '0005_clock_of_database', now()),
-	(39, 'sessions', '0001_initial', now()),
-	(40, 'skills', '0001_initial', now()),
-	(41, 'socialaccount', '0001_initial', now()),
-	(42, 'socialaccount', '0002_token_max_lengths', now()),
-	(43, 'socialaccount', '0003_extra_data_default_dict', now()),
-	(44, 'socialaccount', '0004_app_provider_id_settings', now()),
-	(45, 'socialaccount', '0005_socialtoken_nullable_app', now()),
-	(46, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
-	(47, 'tenants', '0002_download_images', now()),
-	(48, 'tenants', '0003_cost_maxima', now()),
-	(49, 'tenants', '0004_clock_of_database', now()),
-	(50, 'tenants', '0005_upstream_credentials', now()),
-	(51, 'tenants', '0006_model_provider_choices', now()),
-	(52, 'tenants', '0007_model_targets', now()),
-	(53, 'tenants', '0008_model_assistant_prefix', now()),
-	(54, 'tenants', '0009_allow_fallback_models', now()),
-	(55, 'tenants', '0010_model_shutdown_date', now()),
-	(56, 'tenants', '0011_model_serves', now()),
-	(57, 'usersessions', '0001_initial', now());
+	(39, 'responses', '0006_planned_starts', now()),
+	(40, 'sessions', '0001_initial', now()),
+	(41, 'skills', '0001_initial', now()),
+	(42, 'socialaccount', '0001_initial', now()),
+	(43, 'socialaccount', '0002_token_max_lengths', now()),
+	(44, 'socialaccount', '0003_extra_data_default_dict', now()),
+	(45, 'socialaccount', '0004_app_provider_id_settings', now()),
+	(46, 'socialaccount', '0005_socialtoken_nullable_app', now()),
+	(47, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
+	(48, 'tenants', '0002_download_images', now()),
+	(49, 'tenants', '0003_cost_maxima', now()),
+	(50, 'tenants', '0004_clock_of_database', now()),
+	(51, 'tenants', '0005_upstream_credentials', now()),
+	(52, 'tenants', '0006_model_provider_choices', now()),
+	(53, 'tenants', '0007_model_targets', now()),
+	(54, 'tenants', '0008_model_assistant_prefix', now()),
+	(55, 'tenants', '0009_allow_fallback_models', now()),
+	(56, 'tenants', '0010_model_shutdown_date', now()),
+	(57, 'tenants', '0011_model_serves', now()),
+	(58, 'usersessions', '0001_initial', now());
 
 SELECT pg_catalog.setval('public.account_emailaddress_id_seq', 1, false);
 
@@ -2410,7 +2411,7 @@ SELECT pg_catalog.setval('public.django_admin_log_id_seq', 1, false);
 
 SELECT pg_catalog.setval('public.django_content_type_id_seq', 81, true);
 
-SELECT pg_catalog.setval('public.django_migrations_id_seq', 57, true);
+SELECT pg_catalog.setval('public.django_migrations_id_seq', 58, true);
 
 SELECT pg_catalog.setval('public.mfa_authenticator_id_seq', 1, false);
 

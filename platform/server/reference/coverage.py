@@ -159,8 +159,8 @@ PARAMETERS = (
     _supported(
         "background_options",
         {"completion_window": "soonest"},
-        "`continuation_id` is rejected",
-        rejected={"completion_window": "8h"},
+        "with `2h` and `8h`, the run may wait for a cheaper time",
+        rejected={"continuation_id": "c1"},
     ),
     _supported("background", True, "executed by a worker; requires `store`; not over WebSocket"),  # noqa: FBT003 - the same
     _supported(

@@ -497,7 +497,8 @@ OBJECTS: dict[str, dict[str, str]] = {
     },
     "MessageTokens": {"input_tokens": "The number of tokens."},
     "BackgroundOptions": {
-        "completion_window": "Time within which the response is completed. This server supports only `soonest`.",
+        "completion_window": "Time within which the response is completed. With `2h` and `8h`, the run may wait for a "
+        "time at which the model is cheaper. Both require `background`.",
         "continuation_id": "Identifier of related requests. Not supported by this server.",
     },
     "AccessPrograms": {"cyber": "Level of access for work on security. This server supports only `standard`."},

@@ -52,6 +52,7 @@ _COLUMNS = (
     "lease_token",
     "lease_until",
     "attempt",
+    "not_before",
 )
 _IS_RUNNING = "status IN ('queued', 'in_progress')"
 # A loose index scan finds the teams with background work: one index lookup for each team, as in the claim query.
@@ -202,7 +203,7 @@ def take_snapshot(*, teams: Collection[str], before: RunsSnapshot | None = None)
         rows=rows,
         executed=len(executed) - claimed + counted - queued,
         waiting=claimed + queued,
-        oldest_waiting=min((row.created_at for row in waiting if row.status == Status.QUEUED), default=None),
+        oldest_waiting=_oldest(row for row in waiting if row.status == Status.QUEUED),
         teams={**before.teams, **names},
         ended=dict([*ended.items()][-_MAX_ENDED:]),
         workers=WorkerCount.count(),
@@ -232,7 +233,12 @@ def queue() -> tuple[int, datetime | None]:
     The number is at most 1,000; the time is None if no response waits.
     """
     counted, _, waiting = _waiting([EVERY_TEAM])
-    return counted, min((row.created_at for row in waiting), default=None)
+    return counted, _oldest(waiting)
+
+
+def _oldest(waiting: Iterable[Response]) -> datetime | None:
+    """Return the creation time of the oldest run that a worker could execute."""
+    return min((row.created_at for row in waiting if row.planned_start is None), default=None)
 
 
 def holders() -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from django.conf import settings
 
 from console.widgets import compact, duration
-from responses.admin.cells import STATUS_TONES, url
+from responses.admin.cells import STATUS_TONES, planned_start, url
 from responses.admin.live.queries import RunRow, RunsSnapshot
 from responses.models import Mode, Status
 from tenants.console.content_access import HIDDEN
@@ -95,7 +95,9 @@ def _row_json(row: RunRow, viewer: Viewer, *, team: str, at: datetime) -> RowJso
         "worker": response.lease_owner or "–",
         "renewed": None if response.lease_until is None else _ms(_renewed_at(response.lease_until)),
         "attempt": response.attempt if response.background else "–",
-        "step": "waiting for a worker" if row.is_waiting else " · ".join([turn, *dict.fromkeys(row.active_calls)]),
+        "step": (planned_start(response) or "waiting for a worker")
+        if row.is_waiting
+        else " · ".join([turn, *dict.fromkeys(row.active_calls)]),
         "tokens": f"{compact(response.input_tokens)} / {compact(response.output_tokens)}",
         "event": row.log_tail.last_event if row.log_tail.last_event >= 0 else "–",
         # Shows that there is output, even to viewers who may not read it.
@@ -150,6 +152,8 @@ def stuck(row: RunRow, *, at: datetime) -> str:
         return ""
     if response.attempt >= settings.BACKGROUND_ATTEMPTS:
         return "No attempts left"
+    if response.planned_start is not None:
+        return ""
     return "Not claimed by a worker" if at - response.created_at > STUCK_AFTER else ""
 
 

@@ -63,7 +63,7 @@ def summary(request: HttpRequest, viewer: Viewer, response: Response) -> HttpRes
         "output": lines(outputs),
         "calls": [{"call": call, "took": cells.elapsed(call.started_at, call.ended_at)} for call in calls[:MAX_LINES]],
         "error": response.error,
-        "targets": targets_line(response),
+        "targets": cells.planned_start(response) or targets_line(response),
         "readable": is_readable,
     }
     return TemplateResponse(request, "admin/responses/response/summary.html", context)

@@ -71,7 +71,7 @@ def header(request: HttpRequest, viewer: Viewer, response: Response) -> dict[str
         ],
         "status_badge": cells.status(response),
         "id_link": copyable(response.pk),
-        "targets": targets_line(response),
+        "targets": cells.planned_start(response) or targets_line(response),
         "ids": [(name, link) for name, link in ids.items() if link],
         "first_token": duration(response.first_token_ms),
         "total": duration(response.duration_ms),

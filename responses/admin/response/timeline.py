@@ -229,7 +229,10 @@ def _queue_and_attempts(response: Response) -> Iterator[TraceSpan]:
     claims = claims_of(response)
     if claims or response.status == Status.QUEUED or not response.turns:
         until = claims[0][0] if claims else response.ended_at
-        yield TraceSpan(key="queue", kind=SpanKind.QUEUE, name="Queue", began=response.created_at, ended=until, level=0)
+        yield TraceSpan(
+            key="queue", kind=SpanKind.QUEUE, name="Queue", began=response.created_at, ended=until, level=0,
+            note=cells.planned_start(response),
+        )  # fmt: skip
     for number, (at, by) in enumerate(claims, 1):
         until = claims[number][0] if number < len(claims) else response.ended_at
         state = "lost" if number < len(claims) else ""
