@@ -20,8 +20,10 @@ from providers.clients import Form, UpstreamFailed, for_client, read_bytes
 from providers.event_stream import EventStreamDecoder, is_streamed, read_document, unnamed_event
 from providers.http_client import Answer
 from responses.passthrough.embeddings_moderations import endpoint_error
+from responses.runs import cost_bounds
 from responses.runs.identity import RequestInfo
 from responses.runs.usage_records import ExpectedTokens, RoutedCall
+from tenants import directory
 from tenants.capabilities import Capabilities
 from tenants.directory import Route
 from tenants.prices import Maxima
@@ -98,29 +100,45 @@ class ForwardedRequest:
 
 
 async def forward(
-    forwarded: ForwardedRequest, reader: AnswerReader, *, principal: Principal, route: Route, request: RequestInfo
+    forwarded: ForwardedRequest,
+    new_reader: Callable[[], AnswerReader],
+    *,
+    principal: Principal,
+    route: Route,
+    request: RequestInfo,
 ) -> ForwardedAnswer:
-    """Send a request and return the answer once it has begun. Raises `ApiError`. Always writes a usage record."""
+    """Send a request and return the answer once it has begun. Raises `ApiError`. Always writes a usage record.
+
+    If the model has several targets, the next one is tried until the client can get something of an answer. Each answer
+    is read by a new reader.
+    """
+    route = directory.with_affinity(route, key="")
+    reader = new_reader()
     call = RoutedCall(
         principal=principal,
         route=route,
         endpoint=forwarded.endpoint,
         request_id=request.request_id,
         end_user=str(forwarded.values.get("user") or ""),
+        targets=route.targets if route.others else (),
         estimate_input=reader.estimate_input,
     )
     await call.reserve(
-        partial(forwarded.most, route.capabilities),
+        partial(forwarded.most, cost_bounds.widest([target.capabilities for target in route.targets])),
         ExpectedTokens(input=reader.estimate_input(), max_output=forwarded.max_output_tokens),
         is_stream=bool(forwarded.values.get("stream")),
     )
-    pieces = _pieces(forwarded, reader, call)
+    pieces = _pieces(forwarded, new_reader, call)
     # The first piece is the media type. Reading it starts the generator, and a started generator is always closed,
     # even if the client disconnects before the second piece. So the usage record is always written.
     return ForwardedAnswer(content_type=(await anext(pieces)).decode("latin-1"), pieces=pieces)
 
 
-async def _pieces(forwarded: ForwardedRequest, reader: AnswerReader, call: RoutedCall) -> AsyncGenerator[bytes, None]:
+async def _pieces(
+    forwarded: ForwardedRequest, new_reader: Callable[[], AnswerReader], call: RoutedCall
+) -> AsyncGenerator[bytes, None]:
+    reader, route, sends_events = new_reader(), call.route, False
+
     def spent(outcome: str) -> tuple[str, Usage]:
         if outcome in {"failed", "interrupted"}:
             # An answer that broke off may be charged like a complete one. Refused requests and pauses are not charged.
@@ -128,49 +146,62 @@ async def _pieces(forwarded: ForwardedRequest, reader: AnswerReader, call: Route
         usage = reader.usage(outcome)
         return reader.id or new_id(forwarded.endpoint.partition(".")[0]), usage
 
-    route, sends_events = call.route, False
+    async def begin(response: Answer) -> tuple[list[bytes], AsyncGenerator[bytes, None]]:
+        """Return the pieces that are ready, and the generator of the others."""
+        nonlocal reader
+        reader = new_reader()
+        pieces = _events(response, reader, call) if is_streamed(response) else _body(response, reader, call)
+        ready = [await anext(pieces)]
+        if call.targets:
+            # Another target can answer until there is something for the client.
+            async for piece in pieces:
+                ready.append(piece)
+                if piece:
+                    break
+        return ready, pieces
+
     values = {**forwarded.values, "model": route.upstream_model}
     body = Form(fields=values, files=forwarded.files) if forwarded.files else values
+    begins_soon = bool(values.get("stream"))
     try:
         async with (
             call.recorded(spent),
-            call.post(forwarded.path, body) as response,
+            call.answered(forwarded.path, body, begin, begins_soon=begins_soon) as (ready, pieces),
         ):
-            if is_streamed(response):
-                sends_events = True
-                yield EVENT_STREAM.encode()
-                async for piece in _events(response, reader):
-                    yield piece
-            else:
-                async for piece in _body(response, reader):
-                    yield piece
+            sends_events = ready[0] == EVENT_STREAM.encode()
+            for piece in ready:
+                yield piece
+            async for piece in pieces:
+                yield piece
     except UpstreamFailed as failed:
         if not sends_events:
-            raise endpoint_error(failed, route, supports=forwarded.supports) from failed
+            raise endpoint_error(failed, call.answering, supports=forwarded.supports) from failed
         # The status has been sent, so the error can only be an event.
-        yield unnamed_event({"error": for_client(route, failed.failure).as_api_error().detail()})
+        yield unnamed_event({"error": for_client(call.answering, failed.failure).as_api_error().detail()})
 
 
-async def _events(response: Answer, reader: AnswerReader) -> AsyncGenerator[bytes, None]:
+async def _events(response: Answer, reader: AnswerReader, call: RoutedCall) -> AsyncGenerator[bytes, None]:
+    """Yield the media type and then the events of an answer."""
+    yield EVENT_STREAM.encode()
     lines = EventStreamDecoder()
     async for piece in read_bytes(response):
-        yield _written(lines.feed(piece), reader)
+        yield _written(lines.feed(piece), reader, call)
         if lines.done or lines.failure is not None:
             break
     else:
-        yield _written(lines.end(), reader)
+        yield _written(lines.end(), reader, call)
     if lines.failure is not None:
         raise UpstreamFailed(lines.failure)
     yield reader.end(done=lines.done)
 
 
-def _written(chunks: list[Chunk], reader: AnswerReader) -> bytes:
+def _written(chunks: list[Chunk], reader: AnswerReader, call: RoutedCall) -> bytes:
     for chunk in chunks:
         reader.read(chunk)
-    return b"".join(reader.write(chunk) for chunk in chunks)
+    return b"".join(reader.write(call.named(chunk)) for chunk in chunks)
 
 
-async def _body(response: Answer, reader: AnswerReader) -> AsyncGenerator[bytes, None]:
+async def _body(response: Answer, reader: AnswerReader, call: RoutedCall) -> AsyncGenerator[bytes, None]:
     """Yield the media type and then the pieces of an answer that is not a stream of events."""
     content_type = response.headers.get("content-type", "")
     if content_type.lower().startswith("application/json"):
@@ -179,7 +210,7 @@ async def _body(response: Answer, reader: AnswerReader) -> AsyncGenerator[bytes,
         reader.read(document)
         yield b"application/json"
         # Serialized again, because some values that are accepted from upstreams would be refused by clients.
-        yield orjson.dumps(document)
+        yield orjson.dumps(call.named(document))
         return
     if content_type.lower().startswith("text/html"):
         # An error page of a proxy, or of a server without this endpoint.

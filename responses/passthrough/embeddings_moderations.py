@@ -177,7 +177,7 @@ async def forward(
     """
     principal.require(passed.scope)
     # The route is resolved before the call starts: an unknown model is no upstream call and leaves no usage record.
-    route = await directory.aroute(principal, passed.model, is_flex=request.batch)
+    route = directory.with_affinity(await directory.aroute(principal, passed.model, is_flex=request.batch), key="")
     sent = await _with_loaded_images(passed.values, principal, route) if is_request else passed.values
     call = RoutedCall(
         principal=principal,
@@ -186,9 +186,11 @@ async def forward(
         request_id=request.request_id,
         end_user=str(passed.values.get("user") or ""),
         batch=request.batch,
+        targets=route.targets if route.others else (),
         estimate_input=lambda: passed.estimate,
     )
-    most = partial(cost_bounds.of_body, passed.values, route.capabilities)
+    can = cost_bounds.widest([target.capabilities for target in route.targets])
+    most = partial(cost_bounds.of_body, passed.values, can)
     await call.reserve(most, ExpectedTokens(input=passed.estimate), is_request=is_request)
     answer: Chunk = {}
 
@@ -199,11 +201,11 @@ async def forward(
     async with call.recorded(spent):
         try:
             values = {**sent, "model": route.upstream_model}
-            async with call.post(f"/{passed.endpoint}", values) as response:
-                answer = await read_document(response)
+            async with call.answered(f"/{passed.endpoint}", values, read_document, begins_soon=True) as answer:
+                pass
         except UpstreamFailed as failed:
-            raise endpoint_error(failed, route, supports=passed.endpoint) from failed
-    return answer
+            raise endpoint_error(failed, call.answering, supports=passed.endpoint) from failed
+    return call.named(answer)
 
 
 async def _with_loaded_images(values: dict[str, Any], principal: Principal, route: Route) -> dict[str, Any]:

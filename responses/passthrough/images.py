@@ -19,6 +19,7 @@ from engine.converter.chat import Chunk
 from engine.turn import Usage
 from providers.clients import Form, UpstreamFailed, read_bytes
 from providers.event_stream import EventStreamDecoder, is_streamed, read_document
+from providers.http_client import Answer
 from responses.passthrough.embeddings_moderations import endpoint_error
 from responses.runs import cost_bounds
 from responses.runs.identity import RequestInfo, UsageAccount
@@ -161,18 +162,22 @@ async def _answers(
 ) -> AsyncGenerator[Chunk, None]:
     """Yield the answer of one upstream call, or every event of its stream. Raises `ApiError`.
 
-    `principal` is the principal of a request; without it, the call belongs to a run.
+    `principal` is the principal of a request; without it, the call belongs to a run. If the model has several targets,
+    the next one is tried until an answer has begun.
     """
+    route = directory.with_affinity(route, key="")
     call = RoutedCall(
         principal=principal or account.principal(),
         route=route,
         endpoint=_ENDPOINT,
         request_id=account.request_id,
         end_user=account.end_user,
+        targets=route.targets if route.others else (),
         estimate_input=lambda: tokens(str(values.get("prompt") or "")),
     )
+    can = cost_bounds.widest([target.capabilities for target in route.targets])
     await call.reserve(
-        partial(cost_bounds.of_images, values, len(uploads), route.capabilities),
+        partial(cost_bounds.of_images, values, len(uploads), can),
         ExpectedTokens(input=call.estimate_input(), max_output=_MOST_TOKENS_OF_AN_IMAGE * (values.get("n") or 1)),
         is_request=principal is not None,
     )
@@ -192,9 +197,9 @@ async def _answers(
         try:
             async with aclosing(_sent(path, {**values, "model": route.upstream_model}, uploads, call)) as sent:
                 async for last in sent:
-                    yield last
+                    yield call.named(last)
         except UpstreamFailed as failed:
-            raise endpoint_error(failed, route, supports="images") from failed
+            raise endpoint_error(failed, call.answering, supports="images") from failed
 
 
 def _count_images(answer: Chunk) -> int:
@@ -217,20 +222,34 @@ async def _sent(
             fields={name: "true" if value is True else str(value) for name, value in values.items()},
             files=[(file.field, (file.filename, file.content, file.content_type)) for file in uploads],
         )
-    async with call.post(path, body) as response:
-        # The answer is plain JSON unless partial images were requested and the server streams them.
-        if not is_streamed(response):
-            yield await read_document(response)
-            return
-        lines = EventStreamDecoder()
-        async with aclosing(read_bytes(response)) as pieces:
-            async for piece in pieces:
-                for chunk in lines.feed(piece):
-                    yield chunk
-        for chunk in lines.end():
+    async with call.answered(path, body, _first_chunk) as (first, others), aclosing(others):
+        yield first
+        async for chunk in others:
             yield chunk
-        if lines.failure is not None:
-            raise UpstreamFailed(lines.failure)
+
+
+async def _first_chunk(response: Answer) -> tuple[Chunk, AsyncGenerator[Chunk, None]]:
+    """Return the answer, or the first event of its stream and the generator of the others."""
+    chunks = _chunks(response)
+    async for first in chunks:
+        return first, chunks
+    raise UpstreamFailed(_NO_IMAGE)
+
+
+async def _chunks(response: Answer) -> AsyncGenerator[Chunk, None]:
+    # The answer is plain JSON unless partial images were requested and the server streams them.
+    if not is_streamed(response):
+        yield await read_document(response)
+        return
+    lines = EventStreamDecoder()
+    async with aclosing(read_bytes(response)) as pieces:
+        async for piece in pieces:
+            for chunk in lines.feed(piece):
+                yield chunk
+    for chunk in lines.end():
+        yield chunk
+    if lines.failure is not None:
+        raise UpstreamFailed(lines.failure)
 
 
 def _parse_image(answer: Chunk, settings: Mapping[str, Any]) -> GeneratedImage:

@@ -6,13 +6,19 @@ Upstreams count the tokens if they can. Otherwise, four characters count as one 
 """
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from engine.compaction import token_estimate
-from engine.turn import TurnRequest
+from engine.turn import Attempt, TurnRequest
 from providers import chat_completions, responses_api
-from providers.clients import UpstreamFailed, post
+from providers.clients import PostOptions, UpstreamFailed, post
 from providers.event_stream import read_document
+from providers.http_client import Answer
+from providers.targets.forwarding import ForwardedCall
 from providers.upstream import load_attachments
 from responses.requests.prepare import prepare
 from responses.schema import CreateResponse, parse_create
@@ -90,23 +96,59 @@ async def count_input_tokens(*, principal: Principal, body: CreateResponse) -> i
 
 async def _count_upstream(route: Route, request: TurnRequest) -> int | None:
     # Errors of the upstream do not fail the request: without an answer, the caller uses an estimate.
-    how = route.capabilities.token_counting
-    if how == TokenCounting.ESTIMATE:
+    if route.capabilities.token_counting == TokenCounting.ESTIMATE:
         return None
+    # Other models count other tokens.
+    targets = [target for target in route.targets if target.model == route.model and _can_count(target)]
     try:
         async with asyncio.timeout(_SECONDS):
-            attachments = await load_attachments(route, request)
-            if how == TokenCounting.TOKENIZE:
-                # vLLM's endpoint is outside `/v1`. It counts the tokens after applying the chat template.
-                path = f"{route.upstream.base_url.removesuffix('/v1')}/tokenize"
-                body, names, name = chat_completions.request_body(route, request, attachments), _TOKENIZED, "count"
-            else:
-                path = "/responses/input_tokens"
-                body, names, name = responses_api.request_body(route, request, attachments), _COUNTED, "input_tokens"
             # Upstreams do not charge for counting, so there is no usage record.
-            asked = {name: body[name] for name in names if name in body}
-            async with post(route, path, asked, attempts=[]) as response:
-                found = (await read_document(response)).get(name)
+            attempts: list[Attempt] = []
+            send = partial(_send, request=request, attempts=attempts)
+            if len(targets) == 1:
+                async with send(route, PostOptions()) as response:
+                    return await _read_count(response)
+            call = ForwardedCall(
+                route=Route.through(targets),
+                send=send,
+                attempts=attempts,
+                reserve_again=_costs_nothing,
+                patience=_SECONDS,
+            )
+            async with call.answered(_read_count) as count:
+                return count
     except (UpstreamFailed, TimeoutError):
         return None
+
+
+async def _costs_nothing() -> bool:
+    return True
+
+
+def _can_count(target: Route) -> bool:
+    return target.capabilities.token_counting != TokenCounting.ESTIMATE
+
+
+@asynccontextmanager
+async def _send(
+    target: Route, options: PostOptions, *, request: TurnRequest, attempts: list[Attempt]
+) -> AsyncIterator[Answer]:
+    request = replace(request, model=target.upstream_model)
+    attachments = await load_attachments(target, request)
+    if target.capabilities.token_counting == TokenCounting.TOKENIZE:
+        # vLLM's endpoint is outside `/v1`. It counts the tokens after applying the chat template.
+        path = f"{target.upstream.base_url.removesuffix('/v1')}/tokenize"
+        body, names = chat_completions.request_body(target, request, attachments), _TOKENIZED
+    else:
+        path = "/responses/input_tokens"
+        body, names = responses_api.request_body(target, request, attachments), _COUNTED
+    asked = {name: body[name] for name in names if name in body}
+    async with post(target, path, asked, attempts=attempts, options=options) as response:
+        yield response
+
+
+async def _read_count(response: Answer) -> int | None:
+    document = await read_document(response)
+    # vLLM's name, and OpenAI's.
+    found = document.get("count", document.get("input_tokens"))
     return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None

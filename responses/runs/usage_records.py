@@ -1,13 +1,13 @@
 """Usage records of upstream calls outside of runs. Runs write their usage records together with their turns."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from decimal import Decimal
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 from core.clock import now
 from core.ids import new_id
@@ -18,7 +18,7 @@ from limits import LEAST_OUTPUT, Demand, end_user_of
 from limits.throttle import is_limited
 from providers.clients import Form, PostOptions, post
 from providers.http_client import Answer
-from providers.targets.queue import target_of
+from providers.targets.forwarding import ForwardedCall, options_for, route_of
 from responses.runs import cost_bounds, open_calls
 from responses.runs.reservations import LEAST_SHARE, CallReservation
 from responses.runs.rows import Row, new_row
@@ -80,6 +80,14 @@ class ExpectedTokens:
     least_output: int = LEAST_OUTPUT
 
 
+Begun = TypeVar("Begun")
+
+
+def _for_model(body: dict[str, Any] | Form, model: str) -> dict[str, Any] | Form:
+    """Return a request with another model."""
+    return replace(body, fields={**body.fields, "model": model}) if isinstance(body, Form) else {**body, "model": model}
+
+
 @dataclass(slots=True, kw_only=True)
 class RoutedCall:
     """One upstream call on behalf of a principal. Its duration counts from the creation of this object.
@@ -127,19 +135,54 @@ class RoutedCall:
     def _route_of(self, attempt: Attempt) -> Route:
         if attempt.target is None:
             return self.route
-        return next(route for route in self.targets if target_of(route) == attempt.target)
+        return route_of(attempt, self.targets)
 
     def post(self, path: str, body: dict[str, Any] | Form) -> AbstractAsyncContextManager[Answer]:
         """Send the request to the upstream, as `providers.clients.post` does."""
         return post(self.route, path, body, attempts=self.attempts, options=PostOptions(may_repeat=self.may_repeat))
 
+    @asynccontextmanager
+    async def answered(
+        self,
+        path: str,
+        body: dict[str, Any] | Form,
+        begin: Callable[[Answer], Awaitable[Begun]],
+        *,
+        begins_soon: bool = False,
+    ) -> AsyncIterator[Begun]:
+        """Send the request, and provide what `begin` returns for the answer. Raises `UpstreamFailed`.
+
+        With several targets, the next one is tried until one has answered (see `ForwardedCall`).
+        """
+        if not self.targets:
+            async with self.post(path, body) as answer:
+                yield await begin(answer)
+            return
+
+        def send(target: Route, options: PostOptions) -> AbstractAsyncContextManager[Answer]:
+            sent = _for_model(body, target.upstream_model)
+            return post(target, path, sent, attempts=self.attempts, options=options)
+
+        call = ForwardedCall(
+            route=self.route,
+            send=send,
+            attempts=self.attempts,
+            reserve_again=self.reserve_again,
+            may_repeat=self.may_repeat,
+            begins_soon=begins_soon,
+        )
+        async with call.answered(begin) as begun:
+            yield begun
+
+    def named(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Return an answer with the public name of the model if there are several targets, whose names may differ."""
+        return {**document, "model": self.answering.model} if self.targets and "model" in document else document
+
     def post_to(
         self, target: Route, path: str, body: dict[str, Any], *, patience: float, has_others: bool
     ) -> AbstractAsyncContextManager[Answer]:
         """Send the request to one of the targets. For the options, see `PostOptions`."""
-        options = PostOptions(
-            may_repeat=self.may_repeat, patience=patience, target=target_of(target), has_others=has_others
-        )
+        options = options_for(target, may_repeat=self.may_repeat, patience=patience, has_others=has_others)
         return post(target, path, body, attempts=self.attempts, options=options)
 
     def unreported(self, *, output_tokens: int = 0) -> Usage:

@@ -128,7 +128,7 @@ async def forward_audio(
         most=partial(cost_bounds.of_transcription, values, upload.content),
     )
     route = await directory.aroute(principal, values["model"])
-    return await forward(forwarded, TranscriptReader(), principal=principal, route=route, request=request)
+    return await forward(forwarded, TranscriptReader, principal=principal, route=route, request=request)
 
 
 async def forward_speech(*, principal: Principal, values: dict[str, Any], request: RequestInfo) -> ForwardedAnswer:
@@ -142,4 +142,5 @@ async def forward_speech(*, principal: Principal, values: dict[str, Any], reques
         most=partial(cost_bounds.of_speech, values),
     )
     route = await directory.aroute(principal, values["model"])
-    return await forward(forwarded, SpeechReader(values["input"]), principal=principal, route=route, request=request)
+    new_reader = partial(SpeechReader, values["input"])
+    return await forward(forwarded, new_reader, principal=principal, route=route, request=request)

@@ -162,7 +162,8 @@ async def forward_completion(*, principal: Principal, values: dict[str, Any], re
         max_output_tokens=choices * sent.get("max_tokens", _DEFAULT_TOKENS),
         most=partial(cost_bounds.of_body, sent),
     )
-    return await forward(forwarded, CompletionReader(values), principal=principal, route=route, request=request)
+    new_reader = partial(CompletionReader, values)
+    return await forward(forwarded, new_reader, principal=principal, route=route, request=request)
 
 
 async def _max_tokens(principal: Principal, values: dict[str, Any]) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.conf import settings
 
-from core.errors import ApiError, Failure, RateLimited, UnsupportedValue, UpstreamError
+from core.errors import ApiError, Failure, ModelNotFound, RateLimited, UnsupportedValue, UpstreamError
 from engine.compaction.token_estimate import tokens
 from engine.turn import Usage
 from providers.clients import UpstreamFailed
@@ -17,6 +17,7 @@ from responses.runs import cost_bounds
 from responses.runs.identity import UsageAccount
 from responses.runs.usage_records import ExpectedTokens, RoutedCall
 from tenants import directory
+from tenants.directory import Route
 from tenants.models import Team
 
 Vector = list[float]
@@ -52,8 +53,8 @@ async def embed(texts: Sequence[str], *, model: str, account: UsageAccount) -> l
 
     Raises UpstreamFailed, or ModelNotFound if no upstream serves the model.
     """
-    # Resolved once, so that all batches of a call go to the same upstream.
-    route = await directory.aroute(account.principal(), model)
+    # Resolved once, so that all batches of a call go to the same upstream while it answers.
+    route = directory.with_affinity(await _route(account, model), key="")
     vectors: list[Vector] = []
     for first in range(0, len(texts), _BATCH_SIZE):
         part = texts[first : first + _BATCH_SIZE]
@@ -63,6 +64,7 @@ async def embed(texts: Sequence[str], *, model: str, account: UsageAccount) -> l
             endpoint="embeddings",
             request_id=account.request_id,
             end_user=account.end_user,
+            targets=route.targets if route.others else (),
             estimate_input=partial(tokens, *part),
         )
         try:
@@ -77,6 +79,17 @@ async def embed(texts: Sequence[str], *, model: str, account: UsageAccount) -> l
     return vectors
 
 
+async def _route(account: UsageAccount, model: str) -> Route:
+    """Return the route of the model without its fallback models: their vectors cannot be compared with its own."""
+    route = await directory.aroute(account.principal(), model)
+    if not route.others and route.model == model:
+        return route
+    targets = [target for target in route.targets if target.model == model]
+    if not targets:
+        raise ModelNotFound(model)
+    return Route.through(targets)
+
+
 async def _call(call: RoutedCall, texts: Sequence[str], object_id: str) -> list[Vector]:
     values = {"model": call.route.upstream_model, "input": list(texts), "encoding_format": "float"}
     answer: dict[str, Any] = {}
@@ -85,8 +98,8 @@ async def _call(call: RoutedCall, texts: Sequence[str], object_id: str) -> list[
         return object_id, call.input_usage(answer.get("usage"))
 
     async with call.recorded(spent):
-        async with call.post("/embeddings", values) as response:
-            answer = await read_document(response)
+        async with call.answered("/embeddings", values, read_document, begins_soon=True) as answer:
+            pass
         return _vectors(answer, len(texts))
 
 
