@@ -22,7 +22,7 @@ from engine.state import RunState
 from engine.steps import ContextCompacted, TurnRecord
 from engine.turn import LanguageModel, ReserveAgain, TurnRequest, TurnStream, Usage
 from limits.throttle import is_limited
-from providers.upstream import UpstreamModel
+from providers.targets.turn import model_of
 from responses.requests import capabilities
 from responses.requests.prepare import prepare
 from responses.runs import cost_bounds
@@ -64,11 +64,12 @@ async def compact(*, principal: Principal, body: CreateResponse, request: Reques
     route = await directory.aroute(principal, body.model)
     response_id = new_id("resp")
     prepared = await prepare(principal=principal, body=body, route=route, response_id=response_id)
-    # The first target that supports the request.
+    if route.others:
+        prepared = prepared.with_room()
     route, run_context = prepared.route or route, prepared.run_context
     capabilities.check_length(run_context)
     state = RunState()
-    model = _CappedModel(UpstreamModel(route))
+    model = _CappedModel(model_of(route))
     compacting = Compactor.at_once(run_context, state, model=model, tools=Toolbox(), now=now)
     # The messages of the user are returned unchanged. The compaction item replaces all other items.
     messages = compacting.kept_messages()
@@ -78,11 +79,12 @@ async def compact(*, principal: Principal, body: CreateResponse, request: Reques
         endpoint="responses.compact",
         request_id=request.request_id,
         end_user=body.safety_identifier or body.user or "",
+        targets=route.targets if route.others else (),
     )
     if is_limited(principal):
         asked = compacting.build_request()
         model.max_output_tokens = await call.reserve(
-            partial(cost_bounds.of_turn, asked, route.capabilities),
+            partial(cost_bounds.of_turn, asked, cost_bounds.widest([target.capabilities for target in route.targets])),
             ExpectedTokens(
                 input=token_estimate.input_tokens(
                     instructions=asked.instructions, items=asked.items, sampling=asked.sampling

@@ -11,13 +11,18 @@ from conversations.items import plain_text
 from engine.compaction.token_estimate import tokens
 from engine.continuation import Diverged, TurnOutput
 from engine.events.types import Event
-from engine.turn import Attempt, Finish, TurnRequest, TurnResult
+from engine.turn import Attempt, Finish, LanguageModel, TurnRequest, TurnResult
 from providers.clients import UpstreamFailed
 from providers.targets.queue import REFUSALS, TargetQueue, Targets, target_of
 from providers.targets.time_limits import TooSilent, limited
 from providers.upstream import UpstreamModel, UpstreamTurn
 from tenants.capabilities import AssistantPrefix
 from tenants.directory import Route
+
+
+def model_of(route: Route) -> LanguageModel:
+    """Return the model behind a route, with failover if there are several targets."""
+    return FailoverModel(UpstreamModel(route)) if route.others else UpstreamModel(route)
 
 
 class FailoverModel:

@@ -9,7 +9,9 @@ from conversations.models import Item
 from tenants import scope
 from tenants.models import UsageRecord
 from tests.support.api import Api, MakeApi, error, ok
+from tests.support.targets import Targets, upstream_id
 from tests.support.upstream import Gate, Script, refusal, stream
+from tests.support.usage_records import usage_records
 from tests.support.waiting import eventually
 
 SUMMARY = "The red car is in Vienna."
@@ -222,3 +224,14 @@ def test_a_model_that_the_key_does_not_allow_is_not_found(make_api: MakeApi, scr
         "model",
         "model_not_found",
     )
+
+
+def test_a_compaction_is_made_by_the_next_target(api: Api, targets: Targets) -> None:
+    first, second = targets.two()
+    first.then(refusal(401))
+    second.say("A summary.")
+    made = ok(api.post("/responses/compact", {"model": targets.name, "input": ITEMS}))
+    assert made["output"][-1]["type"] == "compaction"
+    failed, answered = usage_records(api.caller, 2)
+    assert [row.upstream_id for row in (failed, answered)] == [upstream_id(first), upstream_id(second)]
+    assert [row.endpoint for row in (failed, answered)] == ["responses.compact"] * 2
