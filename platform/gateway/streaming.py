@@ -19,6 +19,7 @@ from engine.turn import Usage
 from providers.clients import Form, UpstreamFailed, for_client, read_bytes
 from providers.event_stream import EventStreamDecoder, is_streamed, read_document, unnamed_event
 from providers.http_client import Answer
+from providers.target_headers import add_target_headers
 from responses.passthrough.embeddings_moderations import endpoint_error
 from responses.runs import cost_bounds
 from responses.runs.identity import RequestInfo
@@ -121,6 +122,7 @@ async def forward(
         request_id=request.request_id,
         end_user=str(forwarded.values.get("user") or ""),
         targets=route.targets if route.others else (),
+        on_answer=add_target_headers,
         estimate_input=reader.estimate_input,
     )
     await call.reserve(

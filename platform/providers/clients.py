@@ -159,6 +159,8 @@ class PostOptions:
     retried. `patience`: see `Retries`. `first_answer`: its wait ends when the upstream answers. The upstream continues
     the trace of `span`, by default of the current span.
 
+    `on_answer` is called with the route when the upstream has begun to answer, before `first_answer` ends.
+
     `target` is set if the model has several targets. With `has_others`, further targets can be tried after this one, so
     that a request is repeated at most once.
     """
@@ -169,6 +171,7 @@ class PostOptions:
     patience: float | None = None
     first_answer: FirstAnswer | None = None
     span: Span | None = None
+    on_answer: Callable[[Route], None] | None = None
     target: Target | None = None
     has_others: bool = False
 
@@ -294,6 +297,8 @@ async def _send(
         if options.retry_body is not None:
             content, silent = await off_loop(partial(large_json.dumps, await off_loop(options.retry_body))), False
     del content
+    if options.on_answer is not None:
+        options.on_answer(route)
     if options.first_answer is not None:
         options.first_answer.begin()
     measured = spans.span(Activity.ATTEMPT, name, began=attempt.began)

@@ -48,7 +48,8 @@ from tenants.directory import Route
 class UpstreamModel:
     """Implementation of `LanguageModel` for the upstream of a route. `patience`: see `Retries`.
 
-    The first answer to any of its turns ends the wait of `first_answer`. `target` and `has_others`: see `PostOptions`.
+    The first answer to any of its turns ends the wait of `first_answer`. `on_answer`, `target` and `has_others`: see
+    `PostOptions`.
     """
 
     route: Route
@@ -56,6 +57,7 @@ class UpstreamModel:
     summarizer: ReasoningSummarizer | None = None
     patience: float | None = None
     first_answer: FirstAnswer | None = None
+    on_answer: Callable[[Route], None] | None = None
     target: Target | None = None
     has_others: bool = False
 
@@ -174,6 +176,7 @@ class UpstreamTurn:
             may_repeat=request.may_repeat,
             patience=self._model.patience,
             first_answer=self._model.first_answer,
+            on_answer=self._model.on_answer,
             span=None if self._chat is None else self._chat.span,
             target=self._model.target,
             has_others=self._model.has_others,

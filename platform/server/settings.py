@@ -196,6 +196,8 @@ CORS_EXPOSE_HEADERS = (
     "x-ratelimit-reset-requests",
     "x-ratelimit-reset-tokens",
     "x-request-id",
+    "x-upstream",
+    "x-upstream-model",
 )
 
 # Large, as images and files arrive as base64 in JSON. Beyond Django's default of 2.5 MB clients would get an HTML page.
@@ -339,6 +341,8 @@ BATCH_CONCURRENCY = env.integer("BATCH_CONCURRENCY", default=32, minimum=1)
 BATCH_RETRY_SECONDS = env.integer("BATCH_RETRY_SECONDS", default=5)
 UPSTREAM_RETRY_SECONDS = env.integer("UPSTREAM_RETRY_SECONDS", default=10)
 UPSTREAM_BACKGROUND_RETRY_SECONDS = env.integer("UPSTREAM_BACKGROUND_RETRY_SECONDS", default=300)
+# Clients see which upstream has answered.
+UPSTREAM_HEADERS = env.flag("UPSTREAM_HEADERS", default=False)
 UPSTREAM_CONNECT_TIMEOUT = env.integer("UPSTREAM_CONNECT_TIMEOUT", default=10, minimum=1)
 UPSTREAM_IDLE_TIMEOUT = env.integer("UPSTREAM_IDLE_TIMEOUT", default=300, minimum=1)
 UPSTREAM_FIRST_TOKEN_SECONDS = env.integer("UPSTREAM_FIRST_TOKEN_SECONDS", default=60, minimum=1)

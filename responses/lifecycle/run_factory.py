@@ -10,6 +10,7 @@ from engine.moderation import OutputCheck
 from engine.state import RunContext, RunState
 from engine.turn import LanguageModel, TurnRequest, TurnStream
 from providers.first_answer import FirstAnswer
+from providers.target_headers import add_target_headers
 from providers.targets.turn import FailoverModel
 from providers.upstream import UpstreamModel
 from responses.lifecycle.limited_model import LimitedModel
@@ -47,7 +48,11 @@ class RunFactory:
     ) -> "RunFactory":
         """Return the factory of a run that calls the upstreams of a route, with a reservation if limits apply."""
         upstream = UpstreamModel(
-            route, summarizer=TeamSummarizer(identity.account), first_answer=first_answer, patience=patience
+            route,
+            summarizer=TeamSummarizer(identity.account),
+            first_answer=first_answer,
+            on_answer=add_target_headers,
+            patience=patience,
         )
         # Also if the other targets of a resumed run no longer exist: its requests name the first target's model.
         model: LanguageModel = FailoverModel(upstream) if identity.targets else upstream

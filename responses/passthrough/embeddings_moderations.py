@@ -21,6 +21,7 @@ from engine.turn import Usage
 from providers.clients import UpstreamFailed
 from providers.event_stream import read_document
 from providers.http_client import ErrorStatus
+from providers.target_headers import add_target_headers
 from responses.requests.attachments import load_image_urls
 from responses.runs import cost_bounds
 from responses.runs.identity import RequestInfo
@@ -187,6 +188,7 @@ async def forward(
         end_user=str(passed.values.get("user") or ""),
         batch=request.batch,
         targets=route.targets if route.others else (),
+        on_answer=add_target_headers if is_request else None,
         estimate_input=lambda: passed.estimate,
     )
     can = cost_bounds.widest([target.capabilities for target in route.targets])

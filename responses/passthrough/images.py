@@ -20,6 +20,7 @@ from engine.turn import Usage
 from providers.clients import Form, UpstreamFailed, read_bytes
 from providers.event_stream import EventStreamDecoder, is_streamed, read_document
 from providers.http_client import Answer
+from providers.target_headers import add_target_headers
 from responses.passthrough.embeddings_moderations import endpoint_error
 from responses.runs import cost_bounds
 from responses.runs.identity import RequestInfo, UsageAccount
@@ -173,6 +174,7 @@ async def _answers(
         request_id=account.request_id,
         end_user=account.end_user,
         targets=route.targets if route.others else (),
+        on_answer=None if principal is None else add_target_headers,
         estimate_input=lambda: tokens(str(values.get("prompt") or "")),
     )
     can = cost_bounds.widest([target.capabilities for target in route.targets])

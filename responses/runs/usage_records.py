@@ -94,6 +94,7 @@ class RoutedCall:
 
     `attempts` are its HTTP requests, each of which gets a usage record. `estimate_input` returns an estimate of the
     input tokens for requests whose usage is unknown. `targets` are set if the call may be sent to several targets.
+    `on_answer`: see `PostOptions`.
     """
 
     principal: Principal
@@ -103,6 +104,7 @@ class RoutedCall:
     end_user: str = ""
     batch: bool = False
     targets: Sequence[Route] = ()
+    on_answer: Callable[[Route], None] | None = None
     estimate_input: Callable[[], int] = int
     attempts: list[Attempt] = field(default_factory=list)
     reservations: list[CallReservation] = field(default_factory=list)
@@ -139,7 +141,8 @@ class RoutedCall:
 
     def post(self, path: str, body: dict[str, Any] | Form) -> AbstractAsyncContextManager[Answer]:
         """Send the request to the upstream, as `providers.clients.post` does."""
-        return post(self.route, path, body, attempts=self.attempts, options=PostOptions(may_repeat=self.may_repeat))
+        options = PostOptions(may_repeat=self.may_repeat, on_answer=self.on_answer)
+        return post(self.route, path, body, attempts=self.attempts, options=options)
 
     @asynccontextmanager
     async def answered(
@@ -161,7 +164,7 @@ class RoutedCall:
 
         def send(target: Route, options: PostOptions) -> AbstractAsyncContextManager[Answer]:
             sent = _for_model(body, target.upstream_model)
-            return post(target, path, sent, attempts=self.attempts, options=options)
+            return self._post(target, path, sent, options)
 
         call = ForwardedCall(
             route=self.route,
@@ -183,6 +186,12 @@ class RoutedCall:
     ) -> AbstractAsyncContextManager[Answer]:
         """Send the request to one of the targets. For the options, see `PostOptions`."""
         options = options_for(target, may_repeat=self.may_repeat, patience=patience, has_others=has_others)
+        return self._post(target, path, body, options)
+
+    def _post(
+        self, target: Route, path: str, body: dict[str, Any] | Form, options: PostOptions
+    ) -> AbstractAsyncContextManager[Answer]:
+        options = replace(options, on_answer=self.on_answer)
         return post(target, path, body, attempts=self.attempts, options=options)
 
     def unreported(self, *, output_tokens: int = 0) -> Usage:

@@ -5,6 +5,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from aiohttp import web as aiohttp
 
 from demo_upstream.app import create_app
 from tests.support.aiohttp_server import serving
@@ -79,4 +80,21 @@ def ask(request: pytest.FixtureRequest, api: Api) -> Callable[..., dict[str, Any
 def targets(upstream: ScriptedUpstream, database: None) -> Iterator[Targets]:
     """A model of this test, to which it adds targets."""
     with several_targets(upstream) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def every_endpoint() -> Iterator[ScriptedUpstream]:
+    """A scripted upstream that has all endpoints."""
+    upstream = ScriptedUpstream()
+    app = aiohttp.Application()
+    app.router.add_post("/{path:.*}", upstream.answer)
+    with serving(app) as upstream.url:
+        yield upstream
+
+
+@pytest.fixture
+def forwarding_targets(every_endpoint: ScriptedUpstream, database: None) -> Iterator[Targets]:
+    """A model of this test whose targets have all endpoints."""
+    with several_targets(every_endpoint) as made:
         yield made

@@ -11,6 +11,7 @@ from engine.turn import Attempt
 from gateway.chat.continued_chunks import ChunkContinuation, SentChunks
 from providers.clients import UpstreamFailed
 from providers.dialects import with_prefix
+from providers.target_headers import add_target_headers
 from providers.targets.queue import REFUSALS, TargetQueue, Targets
 from providers.targets.time_limits import TooSilent
 from responses.runs.usage_records import RoutedCall
@@ -29,6 +30,7 @@ class CompletionTargets:
         self.queue: TargetQueue | None = None
         self.prefix = ""
         """The beginning of the answer that the present target gets."""
+        routed.on_answer = add_target_headers
         self._routed = routed
         self._refuses_prefix: Route | None = None
         # The number of requests before the first to the present target.

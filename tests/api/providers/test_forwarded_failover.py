@@ -1,22 +1,19 @@
 """Requests that are forwarded unchanged: the next target answers if one fails before the client has anything."""
 
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
 import httpx2
 import orjson
 import pytest
-from aiohttp import web as aiohttp
 
 from tenants import scope
 from tenants.models import Team
 from tenants.prices import PriceEntry, PriceList
-from tests.support.aiohttp_server import serving
 from tests.support.api import Api, error, ok
 from tests.support.limits import limit
-from tests.support.targets import Targets, several_targets, upstream_id
-from tests.support.upstream import Answer, Cut, Gate, ScriptedUpstream, stream, whole
+from tests.support.targets import Targets, upstream_id
+from tests.support.upstream import Answer, Cut, Gate, stream, whole
 from tests.support.usage_records import usage_records
 from tests.support.vector_stores import StoreClient
 
@@ -57,21 +54,10 @@ endpoints = pytest.mark.parametrize("path", ANSWERS)
 FORMS = ("/images/edits", "/audio/transcriptions", "/audio/translations")
 
 
-@pytest.fixture(scope="module")
-def every_endpoint() -> Iterator[ScriptedUpstream]:
-    """Start a scripted upstream that has all endpoints."""
-    upstream = ScriptedUpstream()
-    app = aiohttp.Application()
-    app.router.add_post("/{path:.*}", upstream.answer)
-    with serving(app) as upstream.url:
-        yield upstream
-
-
 @pytest.fixture
-def targets(every_endpoint: ScriptedUpstream, database: None) -> Iterator[Targets]:
+def targets(forwarding_targets: Targets) -> Targets:
     """A model of this test, to which it adds targets."""
-    with several_targets(every_endpoint) as made:
-        yield made
+    return forwarding_targets
 
 
 def ask(api: Api, path: str, model: str) -> httpx2.Response:
