@@ -9,6 +9,8 @@ from enum import StrEnum
 from typing import Any
 
 APIS = ("responses", "chat", "messages")
+EMBEDDINGS = "embeddings"
+"""The API whose requests are forwarded unchanged. Some cases have it besides the others."""
 FIRST_TOKEN_SECONDS = 4
 """Limit of the first token of a target while another one is left."""
 
@@ -82,6 +84,12 @@ class Case:
     replica: Replica = Replica.REPRODUCES
     capabilities: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
+    @property
+    def modes(self) -> Sequence[tuple[str, bool]]:
+        """The APIs, with and without a stream."""
+        modes = [(api, streamed) for api in APIS for streamed in (True, False)]
+        return [*modes, (EMBEDDINGS, False)] if self.name in _FORWARDED else modes
+
 
 def _case(name: str, fault: Fault, expected: Expected, *, unstreamed: Expected | None = None, **options: Any) -> Case:
     return Case(name=name, fault=fault, streamed=expected, unstreamed=unstreamed or expected, **options)
@@ -95,6 +103,9 @@ _FIRST = Expected()
 _NEXT_AFTER_LIMIT = Expected(replica=1, wait=FIRST_TOKEN_SECONDS + 2.0)
 _SMALL, _LARGE = {"context_window": 4_096}, {"context_window": 131_072}
 _TAKES_PREFIX = {"replica": {"assistant_prefix": "last_message"}}
+
+# The cases that embeddings have as well.
+_FORWARDED = frozenset({"refused", "reset", "429-once", "429", "503", "silent", "cut", "too-long", "policy"})
 
 CASES: Sequence[Case] = (
     _case("refused", Fault.REFUSED, _NEXT_AFTER_REPETITION),
@@ -156,6 +167,5 @@ class Cell:
 def cells(cases: Sequence[Case]) -> Iterator[Cell]:
     """Yield the cells of these cases."""
     for case in cases:
-        for api in APIS:
-            for streamed in (True, False):
-                yield Cell(case=case, api=api, streamed=streamed)
+        for api, streamed in case.modes:
+            yield Cell(case=case, api=api, streamed=streamed)

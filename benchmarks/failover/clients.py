@@ -10,10 +10,15 @@ import aiohttp
 import orjson
 
 from benchmarks.books.runs import TERMINAL
-from benchmarks.failover.cases import Cell, Outcome
+from benchmarks.failover.cases import EMBEDDINGS, Cell, Outcome
 from benchmarks.failover.upstream import other_text_for, text_for
 
-PATHS = {"responses": "/v1/responses", "chat": "/v1/chat/completions", "messages": "/v1/messages"}
+PATHS = {
+    "responses": "/v1/responses",
+    "chat": "/v1/chat/completions",
+    "messages": "/v1/messages",
+    "embeddings": "/v1/embeddings",
+}
 Body = dict[str, Any]
 # More than any answer has. Hard budgets reserve the cost of as many.
 _MAX_TOKENS = 200
@@ -82,6 +87,8 @@ def outcome_of(reply: Reply, texts: Sequence[str]) -> Outcome:
 def body_of(endpoint: Endpoint, name: str) -> Body:
     """Return the body of a request. The end user of its usage records is its name."""
     text = f"{name} Please answer."
+    if endpoint.api == EMBEDDINGS:
+        return {"model": endpoint.name, "input": text, "user": name}
     body: Body = {"model": endpoint.name, "stream": endpoint.streamed}
     if endpoint.api == "responses":
         return {**body, "input": text, "safety_identifier": name, "max_output_tokens": _MAX_TOKENS}
@@ -237,6 +244,15 @@ def _message_stream(events: Sequence[Body]) -> Reply:
     return Reply(text=text, is_complete=is_over and reason == "end_turn", error=error)
 
 
+# -- embeddings --------------------------------------------------------------------------------------------------------
+
+
+def _embedding(answer: Body) -> Reply:
+    # The targets send the code points of the text.
+    [entry] = answer["data"]
+    return Reply(text="".join(chr(int(number)) for number in entry["embedding"]), is_complete=True)
+
+
 _STREAMS: Mapping[str, Callable[[Sequence[Body]], Reply]] = {
     "responses": _response_stream,
     "chat": _completion_stream,
@@ -246,4 +262,5 @@ _DOCUMENTS: Mapping[str, Callable[[Body], Reply]] = {
     "responses": _response,
     "chat": _completion,
     "messages": _message,
+    EMBEDDINGS: _embedding,
 }

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.failover.cases import APIS, Cell, Expected, Outcome
+from benchmarks.failover.cases import APIS, EMBEDDINGS, Cell, Expected, Outcome
 from benchmarks.failover.clients import Result
 from benchmarks.failover.upstream import Attempt
 
@@ -113,7 +113,7 @@ def outage_faults(outage: Outage, attempts: Sequence[Attempt]) -> Iterator[str]:
 def report(found: Sequence[Verified]) -> Iterator[str]:
     """Yield a line per case and API, and the first faults of each kind."""
     for name in dict.fromkeys(cell.cell.case.name for cell in found):
-        for api in APIS:
+        for api in (*APIS, EMBEDDINGS):
             pair = [cell for cell in found if (cell.cell.case.name, cell.cell.api) == (name, api)]
             if not pair:
                 continue

@@ -22,7 +22,7 @@ from aiohttp import web
 
 from benchmarks.books.upstream import Body, Line, chunk, hang_up, send_completion, text_of, usage_of
 from benchmarks.chaos.checking_upstream import answer_to
-from benchmarks.failover.cases import Cell, Fault, Replica
+from benchmarks.failover.cases import EMBEDDINGS, Cell, Fault, Replica
 
 TARGETS = ("primary", "replica")
 PRICES: Mapping[str, Mapping[str, str]] = {
@@ -105,7 +105,7 @@ class FailingUpstream:
             await self._refusing.stop()
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
-        """Answer a chat completion, or fail."""
+        """Answer a request, or fail."""
         body = orjson.loads(await request.read())
         cell, target = self._cells[request.match_info["cell"]], request.match_info["target"]
         attempt = self._begin(cell, target, body)
@@ -130,11 +130,13 @@ class FailingUpstream:
             text = text_for(attempt.run)
             if target == "replica" and cell.case.replica is not Replica.REPRODUCES:
                 text = text.removeprefix(prefix) if prefix and text.startswith(prefix) else other_text_for(attempt.run)
-            attempt.output = len(words_of(text))
+            attempt.output = 0 if cell.api == EMBEDDINGS else len(words_of(text))
             attempt.cost = cost_of(attempt, PRICES[attempt.target])
             if attempt.streamed:
                 pace = _OTHER_PACE_SECONDS if text == other_text_for(attempt.run) else 0.0
                 return await _stream(request, attempt, text, fault, pace=pace)
+            if cell.api == EMBEDDINGS:
+                return await _embedding(request, attempt, text, cuts=fault is Fault.CUT)
             return await _whole(request, attempt, text, fault)
         except (ConnectionResetError, asyncio.CancelledError) as left:
             attempt.state = "left" if attempt.state == "open" else attempt.state
@@ -143,7 +145,7 @@ class FailingUpstream:
             return web.Response()
 
     def _begin(self, cell: Cell, target: str, body: Body) -> Attempt:
-        messages = body["messages"]
+        messages = body.get("messages") or [{"role": "user", "content": body["input"]}]
         name = next(text_of(message) for message in messages if message["role"] == "user").split(" ")[0]
         attempt = Attempt(
             id=f"up-{uuid.uuid4().hex}",
@@ -158,7 +160,7 @@ class FailingUpstream:
             prefix=text_of(messages[-1]) if messages[-1]["role"] == "assistant" else "",
         )
         # Charged even if the answer does not begin.
-        attempt.output = WORDS
+        attempt.output = 0 if cell.api == EMBEDDINGS else WORDS
         attempt.cost = cost_of(attempt, PRICES[attempt.target])
         self._seen[target, name] += 1
         self._seen[cell.name, target] += 1
@@ -263,6 +265,24 @@ async def _stream(
     return response
 
 
+async def _embedding(request: web.Request, attempt: Attempt, text: str, *, cuts: bool) -> web.StreamResponse:
+    """Answer with the code points of the text as an embedding, or with the first half of the document."""
+    usage = {"prompt_tokens": attempt.input, "total_tokens": attempt.input}
+    data = [{"object": "embedding", "index": 0, "embedding": [float(ord(character)) for character in text]}]
+    content = orjson.dumps({"object": "list", "data": data, "model": "m", "usage": usage})
+    response = web.StreamResponse(headers={"content-type": "application/json", "x-request-id": attempt.id})
+    response.content_length = len(content)
+    await response.prepare(request)
+    if cuts:
+        attempt.state = "cut"
+        await response.write(content[: len(content) // 2])
+        return hang_up(request, response)
+    await response.write(content)
+    attempt.state = "sent"
+    await response.write_eof()
+    return response
+
+
 def text_events(attempt: Attempt, words: Sequence[str]) -> Iterator[bytes]:
     """Yield an event for each word."""
     for word in words:
@@ -279,7 +299,8 @@ async def running_upstream(cells: Sequence[Cell]) -> AsyncIterator[FailingUpstre
     """Run the server on the current event loop and free ports."""
     upstream = FailingUpstream(cells)
     app = web.Application()
-    app.router.add_post("/{cell}/{target}/v1/chat/completions", upstream.complete)
+    for path in ("chat/completions", "embeddings"):
+        app.router.add_post(f"/{{cell}}/{{target}}/v1/{path}", upstream.complete)
     app.router.add_get("/{cell}/{target}/v1/models", _models)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
