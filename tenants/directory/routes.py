@@ -348,3 +348,24 @@ def _shutdown_date(targets: Sequence[Model]) -> str | None:
     """Return the date of the last target, or None if one of them has no date: the model is served until then."""
     dates = [target.shutdown_date for target in targets if target.shutdown_date is not None]
     return max(dates).isoformat() if len(dates) == len(targets) else None
+
+
+def planned_targets(name: str, rows: Sequence[Any], *, is_flex: bool = False) -> Sequence[Route]:
+    """Return the targets of a public model in the order in which requests try them, for rows that may be unsaved.
+
+    `rows` have the columns of `Model`, and `for_team` is true for those that are restricted to the team. The routes
+    have neither credentials nor prices.
+    """
+    groups: dict[tuple[str, int, bool], int] = {}
+    routes = [
+        Route(
+            model=model,
+            upstream_model=row.upstream_model or model,
+            upstream=UpstreamEndpoint(id=row.upstream.id, base_url="", api_key="", name=row.upstream.name),
+            group=groups.setdefault((model, row.priority, row.upstream.is_default), len(groups)),
+            weight=row.weight,
+            serves=row.serves,
+        )
+        for model, row in _ordered_targets(name, rows)
+    ]
+    return _serving(Route.through(routes), is_flex=is_flex) if routes else []
