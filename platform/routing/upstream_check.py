@@ -6,6 +6,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from core.errors import Failure, UpstreamError
 from providers.clients import UpstreamFailed, close_clients, get
 from providers.event_stream import read_document
 from tenants import directory
@@ -41,16 +42,21 @@ def run_sync(work: Coroutine[Any, Any, T], *, seconds: float = TIMEOUT_SECONDS) 
     return asyncio.run(run())
 
 
+async def list_models(upstream: directory.UpstreamEndpoint) -> Sequence[str]:
+    """Return the models that an upstream lists, which costs nothing. Raises `UpstreamFailed`."""
+    async with get(upstream, "/models") as answer:
+        body = await read_document(answer)
+    rows = body.get("data") if isinstance(body, dict) else None
+    if not isinstance(rows, list):
+        raise UpstreamFailed(Failure.of(UpstreamError("The upstream did not return a list of models.")))
+    return sorted({row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)})
+
+
 async def check_upstream(upstream: directory.UpstreamEndpoint) -> UpstreamCheck:
     """Request the models of an upstream, which costs nothing."""
     began = time.monotonic()
     try:
-        async with get(upstream, "/models") as answer:
-            body = await read_document(answer)
+        names = await list_models(upstream)
     except UpstreamFailed as failed:
         return UpstreamCheck(error=failed.failure.message)
-    rows = body.get("data") if isinstance(body, dict) else None
-    if not isinstance(rows, list):
-        return UpstreamCheck(error="The upstream did not return a list of models.")
-    names = {row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)}
-    return UpstreamCheck(models=sorted(names), took_ms=round((time.monotonic() - began) * 1000))
+    return UpstreamCheck(models=names, took_ms=round((time.monotonic() - began) * 1000))
