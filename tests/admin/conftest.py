@@ -1,6 +1,6 @@
 """Fixtures of the admin tests: browsers signed in with different roles."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +12,8 @@ import server.urls  # noqa: F401 - registers the pages
 from tenants.models import Role, StaffRole
 from tests.admin.rows import member, sign_in
 from tests.support.api import Caller, MakeCaller
+from tests.support.targets import Targets, several_targets
+from tests.support.upstream import ScriptedUpstream
 
 CountQueries = Callable[[Client, str], int]
 
@@ -56,6 +58,13 @@ def platform_auditor(database: None) -> Client:
 def stranger(make_caller: MakeCaller) -> Client:
     """Browser of the lead of another team."""
     return member(make_caller().team, Role.TEAM_LEAD)
+
+
+@pytest.fixture
+def targets(upstream: ScriptedUpstream, database: None) -> Iterator[Targets]:
+    """A model of this test."""
+    with several_targets(upstream) as made:
+        yield made
 
 
 @pytest.fixture

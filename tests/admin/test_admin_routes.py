@@ -1,7 +1,6 @@
 """The page of model routes: targets in order, their requests and errors, and draining."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
 from django.test import Client
@@ -12,18 +11,11 @@ from tenants.prices import PriceList
 from tests.admin.conftest import CountQueries
 from tests.admin.rows import text
 from tests.support.api import Api, ok
-from tests.support.targets import PATHS, Targets, post, several_targets
-from tests.support.upstream import ScriptedUpstream, refusal
+from tests.support.targets import PATHS, Targets, post
+from tests.support.upstream import refusal
 from tests.support.waiting import eventually
 
 PAGE = "/admin/routes/"
-
-
-@pytest.fixture
-def targets(upstream: ScriptedUpstream, database: None) -> Iterator[Targets]:
-    """A model of this test."""
-    with several_targets(upstream) as made:
-        yield made
 
 
 def section(client: Client, name: str) -> str:

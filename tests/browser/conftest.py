@@ -12,9 +12,12 @@ from tenants import invitations, scope, services
 from tenants.models import AdminKey, AdminScope, ApiKey, Invite, Upstream
 from tenants.models.notifications import DeliveryState
 from tests.admin.crawling import TeamData
+from tests.browser.accessibility import axe_script
 from tests.browser.chromium import chromium
 from tests.support.api import Caller
 from tests.support.mail import add_mail
+from tests.support.targets import Targets, several_targets
+from tests.support.upstream import ScriptedUpstream
 from tests.support.web import WebProcess
 
 
@@ -28,6 +31,19 @@ def browser(seeded: Seeded) -> Iterator[Browser]:
         # Playwright keeps an idle event loop in this thread; Django would refuse database access because of it.
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         yield running
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The script of axe-core. The pages' content security policy would block it: `bypass_csp` of the browser."""
+    return axe_script()
+
+
+@pytest.fixture
+def targets(upstream: ScriptedUpstream, database: None) -> Iterator[Targets]:
+    """A model of this test."""
+    with several_targets(upstream) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

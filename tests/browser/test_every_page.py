@@ -3,9 +3,6 @@
 The tests open a sample of the pages. `python -m benchmarks crawl` opens every page.
 """
 
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,11 +13,12 @@ from playwright.sync_api import Error as PlaywrightError
 
 from tenants import services
 from tests.admin.crawling import TeamData, addresses, admin_routes
+from tests.browser.accessibility import violations
 from tests.browser.chromium import CHROMIUM, INSTALL
 from tests.browser.visiting import ROLES, WIDTHS, Visit, person, visiting
 from tests.support.api import Caller
 from tests.support.sampling import rest_at_night, sampled, sized
-from tests.support.web import ROOT, WebProcess
+from tests.support.web import WebProcess
 
 pytestmark = [
     pytest.mark.slow,
@@ -168,23 +166,6 @@ _UNSEEN = """() => {
 }"""
 
 
-@pytest.fixture(scope="session")
-def axe() -> str:
-    """The script of axe-core, installed by the lock file and reinstalled only when that changes."""
-    if not shutil.which("npm"):
-        pytest.skip("axe-core needs npm, which is not here; `apt-get install -y npm` installs it.")
-    home = ROOT / ".test-run" / "axe"
-    wanted = (HERE / "package-lock.json").read_bytes()
-    script = home / "node_modules" / "axe-core" / "axe.min.js"
-    if not script.exists() or (home / "package-lock.json").read_bytes() != wanted:
-        home.mkdir(parents=True, exist_ok=True)
-        for name in ("package.json", "package-lock.json"):
-            shutil.copy(HERE / name, home)
-        command = ["npm", "ci", "--no-audit", "--no-fund", "--loglevel=error"]
-        subprocess.run(command, cwd=home, env={**os.environ}, check=True, capture_output=True, timeout=100)
-    return script.read_text()
-
-
 @pytest.mark.parametrize("scheme", rest_at_night(["light", "dark"], first=1))
 def test_pages_pass_accessibility_checks(
     scheme: Any, axe: str, browser: Browser, web: WebProcess, subject: TeamData, caller: Caller
@@ -203,21 +184,3 @@ def test_pages_pass_accessibility_checks(
             if status_of(visit, url) == 200:
                 found += violations(visit, axe, name)
     assert not found, "\n".join(found)
-
-
-def violations(visit: Visit, axe: str, name: str) -> list[str]:
-    """Return serious and critical violations, one line for each rule, with the elements."""
-    visit.page.evaluate(axe)
-    result = visit.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    return [
-        f"{name}: {one['id']} ({one['impact']}): {one['help']}: "
-        + "; ".join(node["html"][:140] + reason(node) for node in one["nodes"][:3])
-        for one in result["violations"]
-        if one["impact"] in {"serious", "critical"}
-    ]
-
-
-def reason(node: dict[str, Any]) -> str:
-    """Return the colours of a contrast violation."""
-    data: dict[str, Any] = next((check["data"] for check in node["any"] if isinstance(check.get("data"), dict)), {})
-    return f" [{data['fgColor']} on {data['bgColor']}: {data['contrastRatio']}]" if data.get("fgColor") else ""

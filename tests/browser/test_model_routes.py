@@ -1,7 +1,5 @@
 """Model routes in a real browser, wide and narrow: the page refreshes itself, and targets are drained with a click."""
 
-from collections.abc import Iterator
-
 import pytest
 from playwright.sync_api import Browser, expect
 
@@ -9,18 +7,11 @@ from tenants.models import Model
 from tests.browser.chromium import CHROMIUM, INSTALL
 from tests.browser.visiting import person, visiting
 from tests.support.api import Api, ok
-from tests.support.targets import Targets, post, several_targets
-from tests.support.upstream import ScriptedUpstream, refusal
+from tests.support.targets import Targets, post
+from tests.support.upstream import refusal
 from tests.support.web import WebProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason=INSTALL)]
-
-
-@pytest.fixture
-def targets(upstream: ScriptedUpstream, database: None) -> Iterator[Targets]:
-    """A model of this test."""
-    with several_targets(upstream) as made:
-        yield made
 
 
 @pytest.mark.parametrize("width", [380, 1280])

@@ -1,5 +1,5 @@
 """Console pages of upstreams, models, routes and prices."""
 
-from routing.admin import prices, routes, upstream_calls, upstreams
+from routing.admin import prices, route_page, routes, upstream_calls, upstreams
 
-__all__ = ["prices", "routes", "upstream_calls", "upstreams"]
+__all__ = ["prices", "route_page", "routes", "upstream_calls", "upstreams"]

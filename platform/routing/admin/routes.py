@@ -12,6 +12,7 @@ from console.widgets import duration, link, when
 from core.clock import now, shared_now
 from providers.targets.breaker.sharing import shared_states, target_key
 from providers.targets.breaker.state import Snapshot, State
+from routing.admin.route_page import route_url
 from routing.admin.target_activity import Key, TargetActivity, TargetError, activity, key_of, start_of_period
 from routing.public_models import PublicModel, with_several_targets
 from tenants import services
@@ -83,6 +84,7 @@ def _route(
 ) -> dict[str, Any]:
     return {
         "name": public.name,
+        "url": route_url(public.name),
         "groups": [
             {
                 "number": number,

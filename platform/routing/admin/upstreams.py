@@ -16,13 +16,14 @@ from unfold.admin import ModelAdmin as UnfoldAdmin
 from unfold.contrib.filters.admin import DropdownFilter
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from console.widgets import badge, column, id_column, time_column, two_lines
+from console.widgets import badge, column, id_column, link, time_column, two_lines
 from core.basic_auth import split_credentials
 from core.clock import now
 from routing import price_updates
 from routing.admin.capabilities import CapabilityForm, capability_labels, fieldsets
 from routing.admin.health import health_by_route, health_cell
 from routing.admin.prices import PriceInline, described
+from routing.admin.route_page import route_url
 from tenants.console.audited_admin import AuditedAdmin
 from tenants.console.permissions import PlatformOnly
 from tenants.console.roles import OPERATORS
@@ -240,7 +241,9 @@ class ModelAdmin(HealthColumn, SharedObjectAdmin):
     ) -> HttpResponse:
         model = self.get_object(request, unquote(object_id)) if viewer_of(request).may(OPERATORS) else None
         compared = price_updates.compare(model, at=now()) if model is not None else None
-        context = {"published": described(compared)} if compared is not None else {}
+        context: dict[str, Any] = {"published": described(compared)} if compared is not None else {}
+        if model is not None:
+            context["route_url"] = route_url(model.name)
         return super().change_view(request, object_id, form_url, {**(extra_context or {}), **context})
 
     @override
@@ -270,7 +273,7 @@ class ModelAdmin(HealthColumn, SharedObjectAdmin):
     @display(description="Priority, weight", ordering="priority")
     def order(self, model: Model) -> SafeString:
         return two_lines(
-            f"{model.priority}, weight {model.weight}",
+            link(route_url(model.name), f"{model.priority}, weight {model.weight}"),
             f"fallback for {model.fallback_for}" if model.fallback_for else "",
         )
 

@@ -1,0 +1,48 @@
+"""Accessibility of pages, checked by axe-core."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.visiting import Visit
+from tests.support.web import ROOT
+
+HERE = Path(__file__).parent
+
+
+def axe_script() -> str:
+    """Return the script of axe-core, installed by the lock file and reinstalled only when that changes."""
+    if not shutil.which("npm"):
+        pytest.skip("axe-core needs npm, which is not here; `apt-get install -y npm` installs it.")
+    home = ROOT / ".test-run" / "axe"
+    wanted = (HERE / "package-lock.json").read_bytes()
+    script = home / "node_modules" / "axe-core" / "axe.min.js"
+    if not script.exists() or (home / "package-lock.json").read_bytes() != wanted:
+        home.mkdir(parents=True, exist_ok=True)
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(HERE / name, home)
+        command = ["npm", "ci", "--no-audit", "--no-fund", "--loglevel=error"]
+        subprocess.run(command, cwd=home, env={**os.environ}, check=True, capture_output=True, timeout=100)
+    return script.read_text()
+
+
+def violations(visit: Visit, axe: str, name: str) -> list[str]:
+    """Return serious and critical violations, one line for each rule, with the elements."""
+    visit.page.evaluate(axe)
+    result = visit.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{name}: {one['id']} ({one['impact']}): {one['help']}: "
+        + "; ".join(node["html"][:140] + reason(node) for node in one["nodes"][:3])
+        for one in result["violations"]
+        if one["impact"] in {"serious", "critical"}
+    ]
+
+
+def reason(node: dict[str, Any]) -> str:
+    """Return the colours of a contrast violation."""
+    data: dict[str, Any] = next((check["data"] for check in node["any"] if isinstance(check.get("data"), dict)), {})
+    return f" [{data['fgColor']} on {data['bgColor']}: {data['contrastRatio']}]" if data.get("fgColor") else ""
