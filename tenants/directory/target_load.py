@@ -75,6 +75,10 @@ class TargetLoads:
         if (load := self._loads.get(_key(target))) is not None:
             load.answers = 0
 
+    def all_in_flight(self) -> dict[tuple[str, str], int]:
+        """Return the numbers of requests in flight by upstream id and its model, without those that have none."""
+        return {key: load.in_flight for key, load in self._loads.items() if load.in_flight}
+
     def in_flight(self, target: Route) -> int:
         """Return the number of requests in flight."""
         load = self._loads.get(_key(target))

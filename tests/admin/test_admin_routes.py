@@ -1,7 +1,10 @@
 """The page of model routes: targets in order, their requests and errors, and draining."""
 
 import re
+import signal
+from concurrent.futures import ThreadPoolExecutor
 
+import httpx2
 import pytest
 from django.test import Client
 
@@ -10,10 +13,12 @@ from tenants.models import AuditEvent, Model
 from tenants.prices import PriceList
 from tests.admin.conftest import CountQueries
 from tests.admin.rows import text
-from tests.support.api import Api, ok
+from tests.support.api import Api, Caller, ok
+from tests.support.chunks import text as chunks
 from tests.support.targets import PATHS, Targets, post
-from tests.support.upstream import refusal
+from tests.support.upstream import Gate, refusal, stream
 from tests.support.waiting import eventually
+from tests.support.web import running_web
 
 PAGE = "/admin/routes/"
 
@@ -149,3 +154,42 @@ def test_a_target_that_gets_no_requests_says_why(operator: Client, api: Api, tar
     eventually(lambda: "No requests, " in section(operator, targets.name))
     mine, other = section(operator, targets.name).split(f"up-{second.model}", 1)
     assert ("credentials" in mine, "No requests" in other) == (True, False)
+
+
+def in_flight(client: Client, targets: Targets) -> list[str]:
+    """Return the requests in flight to each target, as the page shows them."""
+    page = text(client.get(PAGE))
+    part = page.split(f">{targets.name}</h2>", 1)[1].split("</section>")[0]
+    return re.findall(r'data-label="In flight">([^<]*)<', part)
+
+
+def test_requests_in_flight_are_those_of_all_processes(
+    operator: Client, api: Api, reaching: Api, targets: Targets
+) -> None:
+    first, gates = targets.add(), [Gate(), Gate()]
+    targets.add()
+    first.then(*(stream(*chunks("Hel"), gate, *chunks("lo")) for gate in gates))
+    with ThreadPoolExecutor(2) as threads:
+        running = [threads.submit(post, client, "/chat/completions", targets.name) for client in (api, reaching)]
+        eventually(lambda: in_flight(operator, targets) == ["2", "0"])
+        for gate in gates:
+            gate.open()
+        for answer in running:
+            ok(answer.result())
+    eventually(lambda: in_flight(operator, targets) == ["0", "0"])
+
+
+@pytest.mark.slow
+def test_requests_in_flight_of_a_dead_process_are_forgotten(
+    operator: Client, http: httpx2.Client, caller: Caller, targets: Targets
+) -> None:
+    first, gate = targets.add(), Gate()
+    targets.add()
+    first.then(stream(gate))
+    with running_web() as web, ThreadPoolExecutor(1) as threads:
+        running = threads.submit(post, Api(http, url=web.url, caller=caller), "/chat/completions", targets.name)
+        eventually(lambda: in_flight(operator, targets) == ["1", "0"])
+        web.stop(signal.SIGKILL)
+        assert running.exception() is not None
+        eventually(lambda: in_flight(operator, targets) == ["0", "0"])
+    gate.open()

@@ -12,6 +12,7 @@ from console.widgets import duration, link, when
 from core.clock import now, shared_now
 from providers.targets.breaker.sharing import shared_states, target_key
 from providers.targets.breaker.state import Snapshot, State
+from providers.targets.shared_loads import shared_in_flight
 from routing.admin.route_page import route_url
 from routing.admin.target_activity import Key, TargetActivity, TargetError, activity, key_of, start_of_period
 from routing.public_models import PublicModel, with_several_targets
@@ -71,8 +72,9 @@ def _current_routes() -> dict[str, Any]:
     current: Mapping[Key, TargetActivity] = activity(list(targets.values()), since=since) if targets else {}
     # None if Redis cannot be reached: the states of the processes are not known here.
     states = (shared_states() if targets else None) or {}
+    in_flight = shared_in_flight() if targets else None
     return {
-        "routes": [_route(public, current, states) for public in shown],
+        "routes": [_route(public, current, states, in_flight) for public in shown],
         "hidden": len(found) - len(shown),
         "since": since,
         "at": now(),
@@ -80,7 +82,10 @@ def _current_routes() -> dict[str, Any]:
 
 
 def _route(
-    public: PublicModel, current: Mapping[Key, TargetActivity], states: Mapping[str, Snapshot]
+    public: PublicModel,
+    current: Mapping[Key, TargetActivity],
+    states: Mapping[str, Snapshot],
+    in_flight: Mapping[tuple[str, str], int] | None,
 ) -> dict[str, Any]:
     return {
         "name": public.name,
@@ -94,6 +99,7 @@ def _route(
                 "targets": [
                     {
                         **_cells(target, current.get(key_of(target)) or TargetActivity()),
+                        "in_flight": _in_flight(target, in_flight),
                         "state": _state(
                             states.get(target_key(target.upstream_id, target.upstream_model or target.name))
                         ),
@@ -120,6 +126,16 @@ def _cells(target: Model, found: TargetActivity) -> dict[str, Any]:
         "cost": "–" if found.cost is None else rounded_amount(found.cost),
         "errors": [_error(error) for error in found.errors],
     }
+
+
+def _in_flight(target: Model, shared: Mapping[tuple[str, str], int] | None) -> str:
+    """Return the number of requests in flight; a dash if Redis cannot be reached."""
+    if shared is None:
+        return "–"
+    if target.name == "*" and not target.upstream_model:
+        # It serves models under many names.
+        return f"{sum(number for (upstream_id, _), number in shared.items() if upstream_id == target.upstream_id):,}"
+    return f"{shared.get((target.upstream_id, target.upstream_model or target.name), 0):,}"
 
 
 def _state(snapshot: Snapshot | None) -> str:

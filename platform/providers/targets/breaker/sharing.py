@@ -2,7 +2,8 @@
 
 A hash has the state of each target that has failed. Changes are also published, and a task reads the hash every second
 while the process uses models with several targets: published changes may be lost. Without Redis each process goes on
-with its own view, and afterwards adds to the hash what is missing there.
+with its own view, and afterwards adds to the hash what is missing there. The same task reports the requests in flight
+(`shared_loads`).
 
 A key per target lets one process of all probe it: the probing process sets the key if it is missing, and the process
 that opens the breaker sets it for the length of the pause.
@@ -28,7 +29,8 @@ from core.work.notifications import Notifier, blocking_client, loop_notification
 from core.work.redis_client import loop_client
 from providers.targets.breaker.reasons import Reason, reason_of
 from providers.targets.breaker.state import PROBE_SECONDS, Breaker, Snapshot, State
-from tenants.directory import Route
+from providers.targets.shared_loads import LoadReporter
+from tenants.directory import Route, target_loads
 
 logger = logging.getLogger(__name__)
 _STATES, _PROBES, _CHANNEL = "platform:targets", "platform:target-probe:", "targets"
@@ -72,6 +74,7 @@ class Breakers:
         self._is_synchronized = asyncio.Event()
         self._wake = asyncio.Event()
         self._has_redis = True
+        self._loads = LoadReporter()
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -166,10 +169,11 @@ class Breakers:
 
     async def _exchange(self) -> None:
         with loop_notifications().listening(_CHANNEL, self._wake, self._receive):
-            while time.monotonic() - self._used_at < _IDLE_SECONDS or self._wake.is_set():
+            while self._is_used():
                 self._wake.clear()
                 try:
                     await self._synchronize()
+                    await self._loads.report(loop_client())
                     self._has_redis = True
                 except (redis.RedisError, OSError) as error:
                     _ERRORS.inc()
@@ -182,6 +186,11 @@ class Breakers:
                     logger.exception("the states of targets are not shared")
                 self._is_synchronized.set()
                 await wait_within(self._wake, _POLL_SECONDS)
+
+    def _is_used(self) -> bool:
+        is_idle = time.monotonic() - self._used_at >= _IDLE_SECONDS
+        # A stream may take longer than that.
+        return not is_idle or self._wake.is_set() or bool(target_loads.all_in_flight())
 
     def _receive(self, message: bytes) -> None:
         document = orjson.loads(message)
