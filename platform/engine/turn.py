@@ -75,8 +75,8 @@ class Attempt:
     `status` is None without an answer. `request_id` is the upstream's id of the request. `was_sent` is false if there
     was no connection, so that the upstream has not received the request. `timed_out`: the upstream did not begin to
     answer in time, or stopped in the middle of it. `target` is None if there is only one. If the answer failed and the
-    request was sent to another target, `usage` is the usage that the upstream has reported before, and `output_tokens`
-    is an estimate of the output that has arrived.
+    request was sent to another target, `usage` is the usage that the upstream has reported before, `output_tokens` is
+    an estimate of the output that has arrived, and `cause` is the reason in few words.
     """
 
     began: datetime
@@ -88,6 +88,7 @@ class Attempt:
     target: Target | None = None
     usage: Usage | None = None
     output_tokens: int = 0
+    cause: str = ""
 
     @property
     def may_be_charged(self) -> bool:

@@ -1,7 +1,7 @@
 """Usage records of upstream calls outside of runs. Runs write their usage records together with their turns."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
@@ -132,9 +132,10 @@ class RoutedCall:
     @property
     def answering(self) -> Route:
         """The target of the last request."""
-        return self._route_of(self.attempts[-1]) if self.attempts else self.route
+        return self.route_of(self.attempts[-1]) if self.attempts else self.route
 
-    def _route_of(self, attempt: Attempt) -> Route:
+    def route_of(self, attempt: Attempt) -> Route:
+        """Return the target of a request."""
         if attempt.target is None:
             return self.route
         return route_of(attempt, self.targets)
@@ -316,12 +317,20 @@ class RoutedCall:
             # be recorded even if its request is cancelled.
             await asyncio.shield(self.write(object_id=object_id, outcome=outcome, usage=usage))
 
-    async def write(self, *, object_id: str, outcome: str, usage: Usage, rows: Sequence[Row] = ()) -> None:
+    async def write(
+        self,
+        *,
+        object_id: str,
+        outcome: str,
+        usage: Usage,
+        rows: Sequence[Row] = (),
+        failed_targets: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
         """Write the usage records of a call, even if it failed. `rows` are inserted in the same transaction."""
         ended = now()
         lost = [
             self._record(
-                self._route_of(attempt),
+                self.route_of(attempt),
                 attempt.usage or estimated_usage(attempt, input_tokens=self.estimate_input),
                 object_id=object_id,
                 outcome="failed",
@@ -339,6 +348,8 @@ class RoutedCall:
             times=(self.began, ended),
             upstream_request_id=self.attempts[-1].request_id if self.attempts else "",
         )
+        if failed_targets:
+            record.values["failed_targets"] = failed_targets
         records = [*lost, record]
         is_estimated = any(row.values["estimated"] for row in records)
         if is_estimated and not await directory.bills_estimates.aget(self.principal.team_id):

@@ -670,6 +670,9 @@ class UsageRecord(models.Model):
     duration_ms = models.PositiveIntegerField(default=0)
     request_id = models.CharField(max_length=64, default="")
     upstream_request_id = models.CharField(max_length=200, default="", help_text="The upstream's x-request-id.")
+    failed_targets = models.JSONField(
+        null=True, help_text="Targets that failed in the same call, for calls that have no timeline."
+    )
 
     class Meta:
         verbose_name_plural = "usage records"

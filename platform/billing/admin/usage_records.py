@@ -24,6 +24,7 @@ from console.widgets import (
     two_lines,
 )
 from tenants.console.permissions import TeamScoped
+from tenants.console.tried_targets import tried_targets
 from tenants.models import OUTCOME_TONES, UsageRecord
 from tenants.prices import NO_PRICE, amount, label
 
@@ -50,7 +51,7 @@ class UsageAdmin(LogAdmin, TeamScoped):
             None,
             {"fields": [("time", "took"), ("team", "key"), ("subject", "turn"), ("endpoint", "request_link"), "user"]},
         ),
-        ("Model", {"fields": [("served", "outcome_badge"), ("upstream_id", "theirs"), "tier"]}),
+        ("Model", {"fields": [("served", "outcome_badge"), ("upstream_id", "theirs"), "tier", "targets"]}),
         ("Tokens", {"fields": [("input", "cached", "cache_written"), ("output", "reasoning")]}),
         ("Audio and images", {"fields": [("audio", "images"), ("seconds", "spoken")]}),
         ("Cost", {"fields": ["dollars", "applied_prices"]}),
@@ -64,7 +65,7 @@ class UsageAdmin(LogAdmin, TeamScoped):
         "Upstream's request ID", lambda row: copyable(row.upstream_request_id) if row.upstream_request_id else "–"
     )
     tier = column("Service tier", lambda row: row.service_tier or "–")
-    served = column("Model", lambda row: two_lines(row.model, row.upstream_model))
+    served = column("Model", lambda row: two_lines(row.model, row.upstream_model + _failover(row)))
     outcome_badge = column("Outcome", lambda row: tone(OUTCOME_TONES, row.outcome))
     cached = count_column("Cached", "cached_tokens")
     cache_written = count_column("Cache writes", "cache_write_tokens")
@@ -76,6 +77,16 @@ class UsageAdmin(LogAdmin, TeamScoped):
     audio = column("Audio tokens in and out", lambda row: f"{row.input_audio_tokens:,} / {row.output_audio_tokens:,}")
     images = column("Image tokens in and out", lambda row: f"{row.input_image_tokens:,} / {row.output_image_tokens:,}")
     took = column("Duration", lambda row: duration(row.duration_ms))
+
+    @display(description="Targets")
+    def targets(self, row: UsageRecord) -> str:
+        line = tried_targets(
+            row.failed_targets or (),
+            upstream_id=row.upstream_id,
+            upstream_model=row.upstream_model,
+            has_failed=row.outcome == "failed",
+        )
+        return line or "–"
 
     @display(description="Prices applied")
     def applied_prices(self, row: UsageRecord) -> SafeString | str:
@@ -106,3 +117,8 @@ class UsageAdmin(LogAdmin, TeamScoped):
         hint = "The upstream reported no usage, or the process died during the call."
         estimate = badge("estimated", "warning", hint) if row.estimated else ""
         return format_html("{} {}", f"{row.input_tokens:,}", estimate)
+
+
+def _failover(row: UsageRecord) -> str:
+    is_other = any(failure["was_replaced"] for failure in row.failed_targets or ())
+    return ", after another target" if is_other else ""

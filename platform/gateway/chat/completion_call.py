@@ -171,4 +171,7 @@ class CompletionCall:
                 estimated=True,
             )
         usage, rows = replace(usage, service_tier=self._tier), () if row is None else (row,)
-        await self._routed.write(object_id=self.own_id or self._id, outcome=outcome, usage=usage, rows=rows)
+        failures = self.targets.failures(has_failed=outcome == "failed")
+        await self._routed.write(
+            object_id=self.own_id or self._id, outcome=outcome, usage=usage, rows=rows, failed_targets=failures
+        )

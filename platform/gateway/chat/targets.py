@@ -7,6 +7,7 @@ from typing import Any
 
 from django.conf import settings
 
+from engine.failed_targets import stored_failures
 from engine.turn import Attempt
 from gateway.chat.continued_chunks import ChunkContinuation, SentChunks
 from providers.clients import UpstreamFailed
@@ -104,3 +105,15 @@ class CompletionTargets:
         """Report a complete answer."""
         if self.queue is not None:
             self.queue.note_answer(self.route, self.attempts, None)
+
+    def failures(self, *, has_failed: bool) -> list[dict[str, Any]] | None:
+        """Return the targets that failed, as usage records store them. `has_failed`: the last one has failed, too."""
+        if self.queue is None:
+            return None
+        routed = self._routed
+        return stored_failures(
+            self.attempts,
+            upstream=lambda attempt: routed.route_of(attempt).upstream.name,
+            began=routed.began,
+            has_failed=has_failed,
+        )

@@ -121,7 +121,8 @@ class TargetQueue:
             last = attempts[-1]
             last.ended = last.ended or now()
             # No upstream's text, which could contain content.
-            note = f"{_cause(failure, last)}; next: {following.upstream.name}"
+            last.cause = _cause(failure, last)
+            note = f"{last.cause}; next: {following.upstream.name}"
             name = f"{route.upstream.name} failed"
             spans.record(spans.Activity.ATTEMPT, name, began=attempts[0].began, state="failed", note=note)
         return following

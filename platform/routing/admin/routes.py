@@ -8,7 +8,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 
-from console.widgets import duration, link, when
+from console.widgets import changelist_url, duration, link, when
 from core.clock import now, shared_now
 from providers.targets.breaker.sharing import shared_states, target_key
 from providers.targets.breaker.state import Snapshot, State
@@ -152,7 +152,11 @@ def _error(error: TargetError) -> dict[str, Any]:
     return {
         "when": when(error.at),
         "text": error.text,
-        "object": link(reverse("admin:responses_response_change", args=[error.object_id]), error.object_id)
-        if error.is_response
-        else error.object_id,
+        # Other objects, such as chat completions, may have no page, but they have usage records.
+        "object": link(
+            reverse("admin:responses_response_change", args=[error.object_id])
+            if error.is_response
+            else changelist_url("tenants_usagerecord", object_id=error.object_id),
+            error.object_id,
+        ),
     }

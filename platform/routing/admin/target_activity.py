@@ -16,7 +16,7 @@ from django.db import connection
 
 from core.clock import now
 from core.periods import end_of_hour
-from engine.failed_targets import FAILED_ATTEMPT, failed_targets
+from engine.failed_targets import FAILED_ATTEMPT, FailedTarget, failed_targets, read_failures
 from responses.rollups import histograms
 from responses.rollups.queries import RollupQuery, fetch_rows
 from responses.rollups.sources import CALLS, RESPONSES
@@ -100,6 +100,13 @@ class _Call(NamedTuple):
     model: str
     upstream_id: str
     outcome: str
+    duration_ms: int
+    failed_targets: str | None
+
+    @property
+    def failures(self) -> list[FailedTarget]:
+        """The targets that failed in this call, if it has no timeline."""
+        return read_failures(json.loads(self.failed_targets)) if self.failed_targets else []
 
 
 def start_of_period() -> datetime:
@@ -113,7 +120,11 @@ def activity(targets: Collection[Model], *, since: datetime) -> Mapping[Key, Tar
     _add_sums(found, targets, since)
     calls = _newest_calls(targets, since)
     with_message = _add_failed_calls(found, calls, targets)
-    _add_failed_targets(found, calls, targets, with_message)
+    by_upstream: dict[str, list[Model]] = defaultdict(list)
+    for target in targets:
+        by_upstream[target.upstream.name].append(target)
+    _add_failed_targets(found, calls, by_upstream, with_message)
+    _add_stored_failures(found, calls, by_upstream)
     for entry in found.values():
         entry.errors = sorted(entry.errors, key=lambda error: error.at, reverse=True)[:MAX_ERRORS]
     return found
@@ -169,12 +180,12 @@ SELECT {columns} FROM newest WHERE upstream_id = ANY(%s) ORDER BY occurred_at DE
 
 
 def _add_failed_targets(
-    found: dict[Key, TargetActivity], calls: Sequence[_Call], targets: Collection[Model], with_message: AbstractSet[str]
+    found: dict[Key, TargetActivity],
+    calls: Sequence[_Call],
+    targets: Mapping[str, Sequence[Model]],
+    with_message: AbstractSet[str],
 ) -> None:
     """Add the failures in timelines, except those of the last targets of responses `with_message`."""
-    by_upstream: dict[str, list[Model]] = defaultdict(list)
-    for target in targets:
-        by_upstream[target.upstream.name].append(target)
     latest = {(call.object_id, call.turn): call for call in reversed(calls)}
     ids = sorted({call.object_id for call in calls})
     with connection.cursor() as cursor:
@@ -185,16 +196,36 @@ def _add_failed_targets(
         if call is None:
             continue
         for failure in failed_targets(json.loads(spans)):
-            if candidates := by_upstream.get(failure.upstream):
-                # The record has the name of the model that answered, which may be a fallback model.
-                target = min(candidates, key=lambda row: row.name != call.model)
-                entry = found[key_of(target)]
+            if (key := _key_of_failure(targets, failure, call)) is not None:
+                entry = found[key]
                 entry.requests += failure.unreached
                 entry.failed += failure.unreached
                 if response_id in with_message and not failure.was_replaced:
                     continue
                 at = created_at + timedelta(milliseconds=failure.began)
                 entry.errors.append(TargetError(at=at, text=failure.reason, object_id=response_id, is_response=True))
+
+
+def _add_stored_failures(
+    found: dict[Key, TargetActivity], calls: Sequence[_Call], targets: Mapping[str, Sequence[Model]]
+) -> None:
+    """Add the failures that usage records have of calls without a timeline."""
+    for call in calls:
+        began = call.occurred_at - timedelta(milliseconds=call.duration_ms)
+        for failure in call.failures:
+            if (key := _key_of_failure(targets, failure, call)) is not None:
+                entry, at = found[key], began + timedelta(milliseconds=failure.began)
+                entry.requests += failure.unreached
+                entry.failed += failure.unreached
+                error = TargetError(at=at, text=failure.reason, object_id=call.object_id, is_response=False)
+                entry.errors.append(error)
+
+
+def _key_of_failure(targets: Mapping[str, Sequence[Model]], failure: FailedTarget, call: _Call) -> Key | None:
+    """Return the target that failed; `targets` are those of each upstream by its name."""
+    # The record has the name of the model that answered, which may be a fallback model.
+    target = min(targets.get(failure.upstream, ()), key=lambda row: row.name != call.model, default=None)
+    return key_of(target) if target is not None else None
 
 
 def _add_failed_calls(
@@ -209,7 +240,10 @@ def _add_failed_calls(
         cursor.execute(_ERRORS, [sorted({call.object_id for call in failed})])
         errors = {response_id: json.loads(error) if error else None for response_id, error in cursor.fetchall()}
     seen: set[str] = set()
+    explained = {call.object_id for call in calls if call.failed_targets}
     for call in failed:
+        if call.object_id in explained:
+            continue
         is_response = call.object_id in errors
         error = errors.get(call.object_id)
         # The newest record of a failed response is that of its last target. The timeline has the others.

@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 20726e6ee32695c86c52886af0df3dc589610e46599ba271af02fcf22e64282f
+-- PostgreSQL 18, migrations e5fc0299bae7bfc17fb59925eaa9e77c82c0ff7f91885f2d7b9ab0f766a54144
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1811,6 +1811,7 @@ CREATE TABLE public.tenants_usagerecord (
     duration_ms integer NOT NULL,
     request_id character varying(64) NOT NULL,
     upstream_request_id character varying(200) NOT NULL,
+    failed_targets jsonb,
     CONSTRAINT tenants_usagerecord_cache_write_1h_tokens_check CHECK ((cache_write_1h_tokens >= 0)),
     CONSTRAINT tenants_usagerecord_cache_write_tokens_check CHECK ((cache_write_tokens >= 0)),
     CONSTRAINT tenants_usagerecord_cached_tokens_check CHECK ((cached_tokens >= 0)),
@@ -1865,6 +1866,7 @@ CREATE TABLE public.tenants_usagerecord_default (
     duration_ms integer CONSTRAINT tenants_usagerecord_duration_ms_not_null NOT NULL,
     request_id character varying(64) CONSTRAINT tenants_usagerecord_request_id_not_null NOT NULL,
     upstream_request_id character varying(200) CONSTRAINT tenants_usagerecord_upstream_request_id_not_null NOT NULL,
+    failed_targets jsonb,
     CONSTRAINT tenants_usagerecord_cache_write_1h_tokens_check CHECK ((cache_write_1h_tokens >= 0)),
     CONSTRAINT tenants_usagerecord_cache_write_tokens_check CHECK ((cache_write_tokens >= 0)),
     CONSTRAINT tenants_usagerecord_cached_tokens_check CHECK ((cached_tokens >= 0)),
@@ -2385,7 +2387,8 @@ INSERT INTO public.django_migrations (id, app, name, applied) VALUES
 	(55, 'tenants', '0009_allow_fallback_models', now()),
 	(56, 'tenants', '0010_model_shutdown_date', now()),
 	(57, 'tenants', '0011_model_serves', now()),
-	(58, 'usersessions', '0001_initial', now());
+	(58, 'tenants', '0012_usage_record_failed_targets', now()),
+	(59, 'usersessions', '0001_initial', now());
 
 SELECT pg_catalog.setval('public.account_emailaddress_id_seq', 1, false);
 
@@ -2411,7 +2414,7 @@ SELECT pg_catalog.setval('public.django_admin_log_id_seq', 1, false);
 
 SELECT pg_catalog.setval('public.django_content_type_id_seq', 81, true);
 
-SELECT pg_catalog.setval('public.django_migrations_id_seq', 58, true);
+SELECT pg_catalog.setval('public.django_migrations_id_seq', 59, true);
 
 SELECT pg_catalog.setval('public.mfa_authenticator_id_seq', 1, false);
 

@@ -1,11 +1,11 @@
 """The targets at which a response was tried, in one line."""
 
-from collections.abc import Iterable
+from dataclasses import asdict
 from itertools import chain
 
-from engine.failed_targets import FAILED_ATTEMPT, FailedTarget, failed_targets
+from engine.failed_targets import FAILED_ATTEMPT, failed_targets
 from responses.models import Response, Status, Turn
-from tenants.models import Upstream
+from tenants.console.tried_targets import tried_targets
 
 # Turns whose failures are named; a run may have thousands.
 _MAX_TURNS = 20
@@ -17,17 +17,10 @@ def targets_line(response: Response) -> str:
         response_id=response.pk, team_id=response.team_id, spans__contains=FAILED_ATTEMPT
     ).order_by("number")
     spans = chain.from_iterable(turns.values_list("spans", flat=True)[:_MAX_TURNS])
-    failures = failed_targets(spans)
-    if not any(failure.was_replaced for failure in failures):
-        return ""
-    # The row of a failed response names its first target.
-    if response.status == Status.FAILED:
-        return f"No target answered; tried: {_listed(failures)}"
-    name = Upstream.objects.filter(pk=response.upstream_id).values_list("name", flat=True).first()
-    tried = _listed(failure for failure in failures if failure.was_replaced)
-    return f"Answered by {name or response.upstream_id} ({response.upstream_model}); tried before: {tried}"
-
-
-def _listed(failures: Iterable[FailedTarget]) -> str:
-    # Without duplicates, in the order of the requests: each turn may have tried the same targets.
-    return "; ".join(dict.fromkeys(f"{failure.upstream}: {failure.reason}" for failure in failures))
+    return tried_targets(
+        [asdict(failure) for failure in failed_targets(spans)],
+        upstream_id=response.upstream_id,
+        upstream_model=response.upstream_model,
+        # The row of a failed response names its first target.
+        has_failed=response.status == Status.FAILED,
+    )
