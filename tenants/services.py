@@ -368,6 +368,27 @@ def add_upstream(
     return upstream
 
 
+@transaction.atomic
+def set_context_windows(*, upstream: Upstream, windows: Mapping[str, int], actor: str = "system") -> list[str]:
+    """Set the context windows of an upstream's models by name. Returns the names whose stored value is then this one.
+
+    A value that differs is kept.
+    """
+    rows = Model.objects.select_for_update(no_key=True).filter(upstream=upstream, name__in=windows)
+    equal = []
+    with scope.every_team():
+        for row in rows:
+            window = windows[row.name]
+            if row.context_window is None:
+                row.context_window = window
+                row.save(update_fields=["context_window"])
+                change: dict[str, Any] = {"before": {"context_window": None}, "after": {"context_window": window}}
+                audit(team_id=None, actor=actor, action="model.updated", target=str(row.pk), **change)
+            if row.context_window == window:
+                equal.append(row.name)
+    return equal
+
+
 def drain_target(*, model_id: int, actor: str) -> bool:
     """Give a target of a model no new requests, by setting its weight to 0. Returns false if it has this weight."""
     with scope.every_team():

@@ -86,7 +86,7 @@ async def _check_list(target: Route, seconds: float) -> list[Check]:
 
     async def read(target: Route) -> str:
         nonlocal models
-        models = await list_models(target.upstream)
+        models = [entry["id"] for entry in await list_models(target.upstream)]
         return f"{len(models):,} model{'s' if len(models) != 1 else ''} listed"
 
     connection = await _measured("Connection", target, read, seconds=seconds)

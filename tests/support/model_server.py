@@ -15,7 +15,10 @@ ANSWER = "Hello from the scripted model."
 
 @dataclass(kw_only=True)
 class ModelServer:
-    """The server. ``pages`` are the JSON documents of its paths; `paths` records the requests."""
+    """The server. ``pages`` are the JSON documents of its paths; `paths` records the requests.
+
+    The document of a POST request about a model has the path and the model's name as its key, separated by a space.
+    """
 
     port: int
     pages: dict[str, Any]
@@ -54,6 +57,10 @@ def model_server(pages: dict[str, Any], *, port: int = 0, key: str = "") -> Iter
         def do_POST(self) -> None:
             state.paths.append(self.path)
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            page = state.pages.get(f"{self.path} {asked.get('model')}")
+            if page is not None:
+                self._send(200, page)
+                return
             known = [each["id"] for each in state.pages["/v1/models"]["data"] or ()]
             if key and self.headers["Authorization"] != f"Bearer {key}":
                 self._send(401, {"error": {"message": "Invalid API Key", "type": "authentication_error"}})

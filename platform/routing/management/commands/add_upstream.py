@@ -4,7 +4,6 @@ import json
 import re
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -129,13 +128,18 @@ class Command(BaseCommand):
                 price_updates.add_listed_prices(model, at=now())
         shown = {"upstream": upstream.pk, "name": upstream.name, "base_url": upstream.base_url, "models": models}
         check = None if options["no_test"] else _tested(upstream)
+        windows = {} if check is None else check.context_windows(models)
+        set_windows = services.set_context_windows(upstream=upstream, windows=windows)
         if options["json"]:
-            test = None if check is None else {**asdict(check), "missing": check.missing(models)}
+            test = None if check is None else check.document(models)
             self.stdout.write(json.dumps({**shown, "test": test}))
             return
         self.stdout.write(f"{upstream.name}: {upstream.base_url}")
         for line in () if check is None else _lines(check, models):
             self.stdout.write(line)
+        for name, window in windows.items():
+            kept = "" if name in set_windows else " (not stored: the model has another value)"
+            self.stdout.write(f"  Context window of {name}: {window} tokens{kept}")
 
 
 def _tested(upstream: Upstream) -> "UpstreamCheck":
@@ -152,6 +156,8 @@ def _lines(check: "UpstreamCheck", models: Sequence[str]) -> Iterator[str]:
     """Yield what the test has found. The upstream is saved in any case: it may be started later."""
     if check.error:
         yield f"  Test failed: {check.error} The upstream is saved; check its address and its key."
+        if check.status is not None:
+            yield f"  It answered with HTTP {check.status}{f': {check.words}' if check.words else ''}"
         return
     listed = ", ".join(check.models[:_MAX_NAMED]) + (", …" if len(check.models) > _MAX_NAMED else "")
     yield f"  Test passed: it answered in {check.took_ms} ms and lists {len(check.models)} models: {listed}"
