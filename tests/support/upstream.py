@@ -8,7 +8,7 @@ scripted.
 import asyncio
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -120,7 +120,7 @@ class Script:
         self.only_streams = False
         self.received: list[Received] = []
         self._answers: list[Answer] = []
-        self._always: Answer | None = None
+        self._always: Callable[[dict[str, Any]], Answer] | None = None
         self._unexpected = 0
         self._changed = threading.Condition()
 
@@ -131,7 +131,11 @@ class Script:
 
     def always(self, answer: Answer) -> "Script":
         """Set the answer for all further calls."""
-        self._always = answer
+        return self.by_request(lambda _: answer)
+
+    def by_request(self, choose: Callable[[dict[str, Any]], Answer]) -> "Script":
+        """Set a function that returns the answer for all further calls, from their bodies."""
+        self._always = choose
         return self
 
     def say(self, *pieces: str, **options: Any) -> "Script":
@@ -166,7 +170,7 @@ class Script:
             if self._answers:
                 return self._answers.pop(0)
             if self._always is not None:
-                return self._always
+                return self._always(received.body)
             self._unexpected += 1
         return refusal(500, "The test did not expect this call.")
 
