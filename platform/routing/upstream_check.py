@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 from core.errors import Failure, UpstreamError
@@ -17,6 +18,7 @@ from routing.native_lists import native_details
 from tenants import directory
 
 TIMEOUT_SECONDS = 30
+_NO_LIST = "The upstream has no list of models at this address."
 
 T = TypeVar("T")
 
@@ -88,7 +90,9 @@ async def check_upstream(upstream: directory.UpstreamEndpoint) -> UpstreamCheck:
         entries = await list_models(upstream)
     except UpstreamFailed as failed:
         status, words = error_words(upstream, failed)
-        return UpstreamCheck(error=failed.failure.message, status=status, words=words)
+        # The general text is about an unknown model.
+        error = _NO_LIST if status == HTTPStatus.NOT_FOUND else failed.failure.message
+        return UpstreamCheck(error=error, status=status, words=words)
     took_ms = round((time.monotonic() - began) * 1000)
     native = await native_details(upstream, entries)
     details = {entry["id"]: details_of(entry).with_known(native.get(entry["id"], ModelDetails())) for entry in entries}
@@ -100,6 +104,8 @@ def error_words(upstream: directory.UpstreamEndpoint, failed: UpstreamFailed) ->
     cause = failed.__cause__
     if not isinstance(cause, ErrorStatus):
         return None, ""
-    text = cause.body if isinstance(cause.body, str) and cause.body.startswith("<") else parse_error(cause.body).message
+    # The page of a proxy has no words of the server.
+    is_page = isinstance(cause.body, str) and cause.body.lstrip().startswith("<")
+    text = "" if is_page else parse_error(cause.body).message
     # Shortened afterwards, so that no part of a credential is left at the end.
     return cause.status, redact(text, upstream.secrets)[:MAX_MESSAGE]

@@ -120,6 +120,7 @@ def test_a_failed_check_has_the_words_of_the_server_without_the_key() -> None:
     with model_server({}) as server:
         check = checked(server)
     assert (check.status, check.words) == (404, "not found")
+    assert check.error == "The upstream has no list of models at this address."
 
 
 @pytest.mark.parametrize(
