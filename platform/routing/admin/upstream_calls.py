@@ -1,17 +1,20 @@
 """Pages that call an upstream: a test call to a model, and the list of models that the upstream offers."""
 
 import time
+from dataclasses import fields
+from datetime import datetime
 from typing import Any
 
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
+from django.template.response import TemplateResponse
 from django.urls import reverse
 
 from conversations.items import plain_text
 from conversations.items.messages import InputMessage
 from core.clock import now
-from engine.turn import Sampling, TurnRequest
+from engine.turn import Sampling, TurnRequest, Usage
 from providers.upstream import UpstreamModel
 from routing import price_updates
 from routing.upstream_check import check_upstream, run_sync
@@ -21,10 +24,12 @@ from tenants.console.roles import OPERATORS
 from tenants.console.site import page, render
 from tenants.console.viewer import Viewer
 from tenants.models import Model, Upstream
+from tenants.prices import PriceList, Quantities, rounded_amount
 
 # Enough for a greeting, so that a test costs next to nothing.
 MAX_TOKENS = 16
 MAX_LISTED = 500
+_QUANTITIES = {field.name for field in fields(Usage)} & {field.name for field in fields(Quantities)}
 _PROMPT = "Say hello in one word."
 
 
@@ -46,6 +51,8 @@ def test_call(request: HttpRequest, viewer: Viewer, model_id: int) -> HttpRespon
     after = {"model": name, "error": result.get("error", ""), "took_ms": result["took_ms"]}
     audit_row(viewer, model, "tested", after=after)
     context = {"model": model, "name": name, "result": result, "back": back, "max_tokens": MAX_TOKENS}
+    if request.headers.get("HX-Request"):
+        return TemplateResponse(request, "admin/tenants/model/test_result.html", context)
     return render(request, "admin/tenants/model/test_call.html", title=f"Test call: {name}", **context)
 
 
@@ -90,7 +97,7 @@ async def _call_model(route: directory.Route) -> dict[str, Any]:
         sampling=Sampling(max_output_tokens=MAX_TOKENS),
         first_output_index=0,
     )
-    stream, first = UpstreamModel(route).open(turn_request), None
+    began_at, stream, first = now(), UpstreamModel(route).open(turn_request), None
     try:
         # The stream is consumed as in a run, which also measures the time to the first token.
         async for events in stream.events():
@@ -105,7 +112,15 @@ async def _call_model(route: directory.Route) -> dict[str, Any]:
     return {
         "took_ms": elapsed(),
         "first_ms": first,
+        "cost": _cost(result.usage, route.prices, at=began_at) if result.usage else "",
         "text": " ".join(filter(None, (plain_text(item) for item in result.items))),
         "status": 200,
         "tokens": (result.usage.input_tokens, result.usage.output_tokens) if result.usage else None,
     }
+
+
+def _cost(usage: Usage, prices: PriceList, *, at: datetime) -> str:
+    """Return the cost of a call; empty if it has no price."""
+    quantities = Quantities(**{name: getattr(usage, name) for name in _QUANTITIES}, calls=1)
+    cost = prices.cost(quantities, tier=usage.service_tier, at=at)
+    return "" if cost is None else rounded_amount(cost.total)
