@@ -60,7 +60,7 @@ def ensure_team(*, name: str, actor: str = "system") -> Team:
 
 
 class NameTaken(Exception):
-    """Another team has this name."""
+    """Another object of the same kind has this name."""
 
 
 def create_team(*, name: str, actor: str) -> Team:
@@ -366,6 +366,44 @@ def add_upstream(
         after = {"name": name, "base_url": base_url, "models": list(models), "default": is_default, **model_values}
         audit(team_id=None, actor="system", action=action, target=upstream.pk, after=after)
     return upstream
+
+
+@transaction.atomic
+def create_upstream(*, name: str, base_url: str, api_key: str, wire_api: str, actor: str) -> Upstream:
+    """Create an upstream without models. `base_url` has no credentials. Raises `NameTaken`."""
+    values = {"base_url": base_url, "api_key": api_key, "wire_api": wire_api}
+    upstream, created = Upstream.objects.get_or_create(name=name, defaults=values)
+    if not created:
+        raise NameTaken
+    after = {"name": name, "base_url": base_url, "wire_api": wire_api, "has_key": bool(api_key)}
+    with scope.every_team():
+        audit(team_id=None, actor=actor, action="upstream.created", target=upstream.pk, after=after)
+    return upstream
+
+
+@transaction.atomic
+def add_model(
+    *,
+    name: str,
+    upstream: Upstream,
+    upstream_model: str = "",
+    capabilities: Mapping[str, Any],
+    place: Mapping[str, Any],
+    actor: str,
+) -> Model:
+    """Add a model of an upstream, with values as for `add_upstream`.
+
+    Raises `ValidationError` for invalid values, and if the upstream has a model of this name.
+    """
+    values = {**_validated(capabilities), **place}
+    row = Model(name=name, upstream=upstream, upstream_model=upstream_model, **values)
+    row.full_clean(exclude=["upstream"])
+    row.validate_constraints()
+    row.save()
+    after = {"name": name, "upstream": upstream.pk, "upstream_model": upstream_model, **values}
+    with scope.every_team():
+        audit(team_id=None, actor=actor, action="model.created", target=str(row.pk), after=after)
+    return row
 
 
 @transaction.atomic

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
+from routing.api_detection import detect_api, preferred_api
 from routing.detection import ModelDetails, Support
 from routing.upstream_check import UpstreamCheck, check_upstream, run_sync
 from tenants import scope
 from tenants.directory import UpstreamEndpoint
-from tenants.models import AuditEvent, Model, Upstream
+from tenants.models import AuditEvent, Model, Upstream, WireApi
 from tests.support.model_server import ModelServer, model_server, models, ollama
 
 YES, LIMITED, NO, UNKNOWN = Support.YES, Support.LIMITED, Support.NO, Support.UNKNOWN
@@ -121,6 +122,35 @@ def test_a_failed_check_has_the_words_of_the_server_without_the_key() -> None:
         check = checked(server)
     assert (check.status, check.words) == (404, "not found")
     assert check.error == "The upstream has no list of models at this address."
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "api"),
+    [
+        (["/v1/chat/completions"], "chat_completions"),
+        (["/v1/chat/completions", "/v1/responses"], "chat_completions"),
+        (["/v1/responses"], "responses"),
+        ([], "chat_completions"),
+    ],
+)
+def test_the_api_is_detected_without_a_call_to_a_model(endpoints: list[str], api: str) -> None:
+    with model_server(listing(VLLM)) as server:
+        server.endpoints = endpoints
+        assert run_sync(detect_api(UpstreamEndpoint(id="up_test", base_url=server.base_url, api_key=""))) == api
+        assert sorted(server.paths) == ["/v1/chat/completions", "/v1/responses"]
+
+
+@pytest.mark.parametrize(
+    ("base_url", "api"),
+    [
+        ("https://api.openai.com/v1", "responses"),
+        ("https://my-resource.openai.azure.com/openai/v1", "responses"),
+        ("https://api.openai.com.example.org/v1", "chat_completions"),
+        ("https://openrouter.ai/api/v1", "chat_completions"),
+    ],
+)
+def test_of_both_apis_openai_is_used_with_the_responses_api(base_url: str, api: str) -> None:
+    assert preferred_api(base_url, list(WireApi)) == api
 
 
 @pytest.mark.parametrize(

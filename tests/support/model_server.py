@@ -18,11 +18,13 @@ class ModelServer:
     """The server. ``pages`` are the JSON documents of its paths; `paths` records the requests.
 
     The document of a POST request about a model has the path and the model's name as its key, separated by a space.
+    Requests without a model are refused by `endpoints`, and unknown to other paths.
     """
 
     port: int
     pages: dict[str, Any]
     paths: list[str] = field(default_factory=list)
+    endpoints: Sequence[str] = ("/v1/chat/completions",)
 
     @property
     def base_url(self) -> str:
@@ -57,7 +59,11 @@ def model_server(pages: dict[str, Any], *, port: int = 0, key: str = "") -> Iter
         def do_POST(self) -> None:
             state.paths.append(self.path)
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            page = state.pages.get(f"{self.path} {asked.get('model')}")
+            if "model" not in asked:
+                is_known = self.path in state.endpoints
+                self._send(400 if is_known else 404, {"error": {"message": "you must provide a model parameter"}})
+                return
+            page = state.pages.get(f"{self.path} {asked['model']}")
             if page is not None:
                 self._send(200, page)
                 return
