@@ -31,6 +31,12 @@ def forget_field(label: str) -> forms.BooleanField:
     return forms.BooleanField(required=False, label=label, widget=UnfoldBooleanSwitchWidget)
 
 
+def disable_secret(field: forms.Field, *, is_set: bool) -> None:
+    """Let users see whether a secret is set, but not enter one. Django ignores submitted values of disabled fields."""
+    field.disabled = True
+    field.help_text = _SET if is_set else _NOT_SET
+
+
 def secret_badge(row: Any) -> SafeString:
     """Return a badge that shows whether a secret is set."""
     return badge("set", "success") if row.has_secret else badge("none")
@@ -88,14 +94,12 @@ class WriteOnlySecrets(ModelAdmin):
         names = (f"new_{self.form.secret}", f"forget_{self.form.secret}")
         address, is_set = self.destination_field, bool(getattr(obj, "has_secret", False))
 
-        # Django ignores submitted values of disabled fields.
         class RestrictedForm(form):  # type: ignore[misc, valid-type]  # a class created at run time
             def __init__(self, *args: Any, **options: Any) -> None:
                 super().__init__(*args, **options)
                 for name in names:
                     if name in self.fields:
-                        self.fields[name].disabled = True
-                        self.fields[name].help_text = _SET if is_set else _NOT_SET
+                        disable_secret(self.fields[name], is_set=is_set)
                 # Otherwise the user could have the secret sent to a server of their own.
                 if is_set and address in self.fields:
                     self.fields[address].disabled = True

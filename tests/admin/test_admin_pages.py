@@ -125,7 +125,7 @@ def test_an_administrator_opens_a_row_of_each_list(page: str, admin: Client, cal
 
 @pytest.mark.parametrize("page", FORMS)
 def test_an_administrator_opens_each_form(page: str, admin: Client) -> None:
-    assert admin.get(f"/admin/{page}/add/").status_code == 200
+    assert admin.get(f"/admin/{page}/add/", follow=True).status_code == 200
 
 
 @pytest.mark.parametrize("page", sorted(set(PAGES) - set(FORMS)))

@@ -5,9 +5,10 @@ from typing import Any
 
 from django import forms
 from django.contrib.admin import display, register
+from django.contrib.admin.options import IS_POPUP_VAR
 from django.contrib.admin.utils import unquote
 from django.db.models import Count, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -150,6 +151,14 @@ class UpstreamAdmin(HealthColumn, WriteOnlySecrets, AuditedAdmin, PlatformOnly):
     def health_key(self, row: Any) -> tuple[str, str]:
         """Return the key for all calls of the upstream."""
         return row.pk, ""
+
+    @override
+    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
+        # The guided page has a link to the plain form. Popups are opened by forms that wait for a new row.
+        is_plain = request.method == "POST" or "plain" in request.GET or IS_POPUP_VAR in request.GET
+        if not is_plain and self.has_add_permission(request):
+            return HttpResponseRedirect(reverse("console:upstream_connect"))
+        return super().add_view(request, form_url, extra_context)  # type: ignore[no-any-return]
 
     @override
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: Any) -> None:
