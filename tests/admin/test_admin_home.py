@@ -4,6 +4,7 @@ import re
 from datetime import timedelta
 
 import pytest
+from django.db import connection, transaction
 from django.test import Client
 from django.urls import reverse
 
@@ -197,6 +198,20 @@ def test_a_team_without_responses_sees_first_steps(caller: Caller, lead: Client)
     assert reverse("admin:tenants_team_add") not in home
     auditor = text(member(caller.team, Role.AUDITOR).get(HOME))
     assert reverse("admin:tenants_apikey_add") not in auditor[auditor.index('class="c-home"') :]
+
+
+@pytest.mark.usefixtures("upstream")
+def test_operators_without_a_model_are_asked_to_connect_one(operator: Client, auditor: Client) -> None:
+    assert "Connect a model server" not in text(auditor.get(HOME))
+    # The rows of other tests are hidden by a transaction that is rolled back.
+    with scope.every_team(), connection.cursor() as cursor:
+        cursor.execute("DELETE FROM responses_response")
+        assert "Get started in three steps" in text(operator.get(HOME))
+        cursor.execute("UPDATE tenants_model SET enabled = false")
+        home = text(operator.get(HOME))
+        transaction.set_rollback(True)
+    assert "Get started in four steps" in home
+    assert "/admin/upstreams/connect/" in home
 
 
 def test_members_see_figures_of_their_own_team_only(caller: Caller, stranger: Client, make_caller: MakeCaller) -> None:

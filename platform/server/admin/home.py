@@ -37,7 +37,7 @@ from responses.rollups.queries import RollupQuery, RollupRow
 from responses.rollups.sources import CALLS, RESPONSES, TOOLS
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
 from tenants.console.viewer import viewer_of
-from tenants.models import ApiKey, DeliveryState, Team, Upstream
+from tenants.models import ApiKey, DeliveryState, Model, Team, Upstream
 from tenants.prices import NO_PRICE, sum_costs
 
 # A short list of items that need attention: title, icon, url, rows (name, note and URL of each) and empty_text.
@@ -150,8 +150,12 @@ def _first_steps(request: HttpRequest) -> dict[str, Any]:
         f'curl {url} \\\n  -H "Authorization: Bearer $API_KEY" \\\n  -H "Content-Type: application/json" \\\n'
         '  -d \'{"model": "demo", "input": "What is 12*7?"}\''
     )
-    can_add = {model: admin.site.get_model_admin(model).has_add_permission(request) for model in (Team, ApiKey)}
+    can_add = {
+        model: admin.site.get_model_admin(model).has_add_permission(request) for model in (Team, ApiKey, Upstream)
+    }
+    lacks_models = can_add[Upstream] and not Model.objects.filter(enabled=True).exists()
     return {
+        "connect_url": reverse("console:upstream_connect") if lacks_models else "",
         "team_url": reverse("admin:tenants_team_add") if can_add[Team] else "",
         "key_url": reverse("admin:tenants_apikey_add") if can_add[ApiKey] else "",
         "curl": curl,
