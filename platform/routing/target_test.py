@@ -12,15 +12,13 @@ from typing import Any
 
 from conversations.items.messages import InputMessage
 from core.clock import now
-from core.redaction import redact
 from engine.turn import FunctionTool, Sampling, TurnRequest
 from providers import chat_completions, responses_api
 from providers.clients import PostOptions, UpstreamFailed, post, read_piece
 from providers.event_stream import Chunk, EventStreamDecoder, check_chunk, check_event, is_streamed, read_document
-from providers.http_client import Answer, ErrorStatus
-from providers.upstream_errors import MAX_MESSAGE, parse_error
+from providers.http_client import Answer
 from routing import price_catalog
-from routing.upstream_check import list_models
+from routing.upstream_check import error_words, list_models
 from tenants.directory import Route, UpstreamEndpoint
 
 CHECK_SECONDS = 20
@@ -136,14 +134,10 @@ def reported_text(failed: UpstreamFailed, upstream: UpstreamEndpoint) -> str:
 
     Unlike the message for clients, it is not replaced for errors that concern the platform, such as a rejected key.
     """
-    cause = failed.__cause__
-    if not isinstance(cause, ErrorStatus):
+    status, words = error_words(upstream, failed)
+    if status is None:
         return failed.failure.message
-    is_page = isinstance(cause.body, str) and cause.body.startswith("<")
-    text = "" if is_page else parse_error(cause.body).message
-    if not text:
-        return f"HTTP {cause.status}"
-    return f"HTTP {cause.status}: {redact(text, upstream.secrets)[:MAX_MESSAGE]}"
+    return f"HTTP {status}: {words}" if words and not words.startswith("<") else f"HTTP {status}"
 
 
 async def _call_tool(target: Route) -> str:
