@@ -3,7 +3,7 @@
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.core.exceptions import ValidationError
-from django.core.validators import MinValueValidator, RegexValidator
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 from typing_extensions import override
 
@@ -83,6 +83,7 @@ __all__ = [
     "MailDelivery",
     "Membership",
     "Model",
+    "ModelKey",
     "ModelPolicy",
     "ModelVisibility",
     "Notification",
@@ -270,6 +271,9 @@ class Upstream(models.Model):
     is_default = models.BooleanField(
         default=False, help_text="Preferred if several upstreams serve a model with the same priority."
     )
+    region = models.CharField(
+        max_length=40, blank=True, default="", db_default="", help_text="Where the server is, for people only."
+    )
     created_at = models.DateTimeField(default=now, editable=False)
 
     @override
@@ -278,11 +282,30 @@ class Upstream(models.Model):
 
 
 class Serves(models.TextChoices):
-    """Requests that a target takes. Flex requests are lines of batches, and requests with the service tier `flex`."""
+    """Requests that a target takes. Flex requests are lines of batches, and requests with the service tier `flex`.
+
+    Priority requests are those with the service tier `priority`.
+    """
 
     ALL = "all", "All requests"
     DEFAULT = "default", "All but flex requests"
     FLEX = "flex", "Flex requests"
+    PRIORITY = "priority", "Priority requests"
+
+
+def validate_metadata(value: object) -> None:
+    """Raise `ValidationError` if a value is not an object of strings."""
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise ValidationError('Enter a JSON object of strings, such as {"tier": "gold"}.')
+
+
+MAX_TARGET_LIMIT = 100_000_000
+"""Largest limit of a target for which the arithmetic of the script in Redis is exact."""
+
+
+def _target_limit(help_text: str) -> "models.PositiveIntegerField[int | None, int | None]":
+    bounds = [MinValueValidator(1), MaxValueValidator(MAX_TARGET_LIMIT)]
+    return models.PositiveIntegerField(null=True, blank=True, validators=bounds, help_text=help_text)
 
 
 class Model(CapabilityColumns):
@@ -318,12 +341,30 @@ class Model(CapabilityColumns):
         help_text="Name of the model that this model replaces while all its upstreams fail.",
     )
     serves = models.CharField(
-        max_length=7,
+        max_length=8,
         choices=Serves.choices,
         default=Serves.ALL,
         db_default=Serves.ALL.value,
-        help_text="Flex requests are lines of batches and requests with the service tier flex. They are sent to "
-        "upstreams for flex requests first.",
+        help_text="Flex requests are lines of batches and requests with the service tier flex, priority requests those "
+        "with the service tier priority. They are sent to upstreams for them first.",
+    )
+    requests_per_minute = _target_limit("HTTP requests to the upstream for this model, by all processes together.")
+    tokens_per_minute = _target_limit("Input and output together.")
+    concurrent_requests = _target_limit("Requests that are in progress.")
+    keys = models.ManyToManyField(
+        ApiKey,
+        through="ModelKey",
+        blank=True,
+        related_name="+",
+        help_text="API keys whose requests are sent here. Empty means every key.",
+    )
+    only_metadata = models.JSONField(
+        "metadata",
+        default=dict,
+        blank=True,
+        db_default=models.Value({}, models.JSONField()),
+        validators=[validate_metadata],
+        help_text='Pairs that the metadata of a request must have, such as {"tier": "gold"}. Empty means none.',
     )
     shutdown_date = models.DateField(
         null=True,
@@ -443,6 +484,22 @@ class ModelVisibility(models.Model):
     @override
     def __str__(self) -> str:
         return f"{self.model} for {self.team}"
+
+
+class ModelKey(models.Model):
+    """Restriction of a model's target to an API key."""
+
+    model = models.ForeignKey(Model, on_delete=models.CASCADE)
+    # Without its last key, the target would take the requests of every key.
+    api_key = models.ForeignKey(ApiKey, on_delete=models.PROTECT, related_name="+")
+
+    class Meta:
+        verbose_name = "API key"
+        constraints = [models.UniqueConstraint(fields=["model", "api_key"], name="model_key_once")]
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.model} for {self.api_key}"
 
 
 class Connector(models.Model):
