@@ -2,7 +2,7 @@
 
 import secrets
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -339,14 +339,25 @@ def add_upstream(
 ) -> Upstream:
     """Add an upstream, or update the upstream of this name, and route `models` to it; `*` stands for all other names.
 
-    `capabilities` apply to these models; their names are the fields of `Capabilities`. `place` has the `priority`,
-    `weight`, `fallback_for` and `serves` of these models. Raises `ValidationError` for unknown names and invalid
-    values. An argument of None leaves the stored value unchanged. A user name and password in the URL are stored
-    encrypted in place of the key.
+    `capabilities` apply to these models; their names are the fields of `Capabilities`. `place` has columns of these
+    models, such as `priority` and `weight`, their `keys` (see `restrict_to_keys`), and the `region` of the upstream.
+    Raises `ValidationError` for unknown names and invalid values. An argument of None leaves the stored value
+    unchanged. A user name and password in the URL are stored encrypted in place of the key.
     """
-    model_values = {**_validated(capabilities or {}), **(place or {})}
+    columns = dict(place or {})
+    keys, region = columns.pop("keys", None), columns.pop("region", None)
+    if keys is not None:
+        try:
+            check_keys(keys)
+        except ValidationError as error:
+            raise ValidationError({"keys": error.messages}) from error
+    if region is not None:
+        Upstream(region=region).clean_fields(exclude=_all_fields(Upstream) - {"region"})
+    model_values = {**_validated(capabilities or {}), **columns}
     for model in models:
-        Model(name=model, **(place or {})).clean()
+        row = Model(name=model, **columns)
+        row.clean_fields(exclude=_all_fields(Model) - columns.keys())
+        row.clean()
     base_url, basic = split_credentials(base_url)
     if api_key and basic:
         raise ValidationError("An upstream has either an API key or a user name and password in its URL, not both.")
@@ -356,14 +367,19 @@ def add_upstream(
         values["api_key"] = api_key
     if wire_api is not None:
         values["wire_api"] = WireApi(wire_api).value
+    if region is not None:
+        values["region"] = region
     upstream, created = Upstream.objects.update_or_create(name=name, defaults=values)
     for model in models:
-        Model.objects.update_or_create(name=model, upstream=upstream, defaults=model_values)
+        row, _ = Model.objects.update_or_create(name=model, upstream=upstream, defaults=model_values)
+        if keys is not None:
+            restrict_to_keys(row, keys)
     if is_default:
         Upstream.objects.exclude(pk=upstream.pk).filter(is_default=True).update(is_default=False)
     with scope.every_team():
         action = "upstream.created" if created else "upstream.updated"
         after = {"name": name, "base_url": base_url, "models": list(models), "default": is_default, **model_values}
+        after |= {name: value for name, value in (("keys", keys), ("region", region)) if value is not None}
         audit(team_id=None, actor="system", action=action, target=upstream.pk, after=after)
     return upstream
 
@@ -425,6 +441,20 @@ def set_context_windows(*, upstream: Upstream, windows: Mapping[str, int], actor
             if row.context_window == window:
                 equal.append(row.name)
     return equal
+
+
+def restrict_to_keys(model: Model, key_ids: Collection[str]) -> None:
+    """Let a target take only the requests of these API keys (ids), or of every key if there are none."""
+    with scope.every_team():
+        model.keys.set(ApiKey.objects.filter(pk__in=key_ids))
+
+
+def check_keys(key_ids: Collection[str]) -> None:
+    """Raise `ValidationError` if one of these API keys does not exist."""
+    with scope.every_team():
+        missing = set(key_ids) - set(ApiKey.objects.filter(pk__in=key_ids).values_list("pk", flat=True))
+    if missing:
+        raise ValidationError(f"Unknown API keys: {', '.join(sorted(missing))}.")
 
 
 def drain_target(*, model_id: int, actor: str) -> bool:
@@ -492,6 +522,10 @@ def set_prices(model: Model, entries: Iterable[PriceEntry], *, actor: str = "sys
                 before={"prices": before.stored()},
                 after={"prices": after.stored()},
             )
+
+
+def _all_fields(kind: type[Model | Upstream]) -> set[str]:
+    return {field.name for field in kind._meta.fields}  # noqa: SLF001 - documented
 
 
 def _validated(capabilities: Mapping[str, Any]) -> dict[str, Any]:

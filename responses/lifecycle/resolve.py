@@ -82,8 +82,13 @@ async def resolve(request: NewRequest) -> ResolvedRequest:
     end_user = limits.end_user_of(body.safety_identifier, body.user)
     if principal.is_limited:
         body = _within_limits(body, await limits.applying(principal, end_user))
-    is_flex = info.batch or body.service_tier == "flex" or body.may_wait
-    route = await directory.aroute(principal, body.model, is_flex=is_flex)
+    route = await directory.aroute(
+        principal,
+        body.model,
+        is_flex=info.batch or body.may_wait,
+        service_tier=body.service_tier,
+        metadata=body.metadata,
+    )
     body, warnings = await without_unavailable_tools(principal, body)
     prepared = await prepare(
         principal=principal,

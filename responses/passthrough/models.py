@@ -106,7 +106,7 @@ _lists = ModelLists(fetch_models)
 async def list_models(caller: Principal) -> list[Body]:
     """Return the models that the caller may use, by name."""
     own = await in_db_thread(lambda: directory.list_models(caller))
-    wildcard = await directory.wildcard.aget(caller.team_id)
+    wildcard = await directory.wildcard.aget(caller.team_id, caller.key_id)
     if wildcard is None:
         return own
     by_name = {model["id"]: model for model in own}
@@ -121,7 +121,7 @@ async def retrieve_model(caller: Principal, name: str) -> Body:
     for model in await in_db_thread(lambda: directory.list_models(caller)):
         if model["id"] == name:
             return model
-    wildcard = await directory.wildcard.aget(caller.team_id)
+    wildcard = await directory.wildcard.aget(caller.team_id, caller.key_id)
     if wildcard is not None and caller.may_use(name) and 0 < len(name) <= _MAX_NAME and name != "*":
         names = await _names(wildcard)
         # If there is no list, the upstream may have the model, and requests for the model would be sent there.

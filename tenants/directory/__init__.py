@@ -26,6 +26,7 @@ from tenants.directory.routes import (
 )
 from tenants.directory.runs import look_up_runs
 from tenants.directory.target_choice import with_affinity
+from tenants.directory.target_limits import TargetLimits
 from tenants.directory.target_load import TargetLoads, target_loads
 from tenants.directory.team_settings import (
     GuardrailSettings,
@@ -44,6 +45,7 @@ __all__ = [
     "GuardrailSettings",
     "Route",
     "SearchEngineSettings",
+    "TargetLimits",
     "TargetLoads",
     "UpstreamEndpoint",
     "Wildcard",

@@ -5,12 +5,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, cast
 
-from django.db.models import F, Q, Value
+from django.contrib.postgres.expressions import ArraySubquery
+from django.db.models import F, OuterRef, Q, Value
 from django.db.models.functions import Concat
 from typing_extensions import override
 
 from core import clock
-from core.basic_auth import split_credentials
+from core.basic_auth import PREFIX, split_credentials
 from core.crypto import InvalidToken
 from core.errors import (
     ModelNotFound,
@@ -20,8 +21,10 @@ from core.telemetry import metrics
 from tenants import models, scope
 from tenants.capabilities import Capabilities
 from tenants.directory.cache import CachedLookup
+from tenants.directory.target_limits import Restriction, TargetLimits
 from tenants.models import (
     Model,
+    ModelKey,
     Serves,
     WireApi,
 )
@@ -52,6 +55,11 @@ class UpstreamEndpoint:
         return self.wire_api == WireApi.RESPONSES
 
     @property
+    def uses_basic_auth(self) -> bool:
+        """True if `api_key` is the value of the `Authorization` header."""
+        return self.api_key.startswith(PREFIX)
+
+    @property
     def secrets(self) -> list[str]:
         """The credentials that requests to the upstream contain."""
         return [self.api_key, *secrets_of_url(self.base_url)]
@@ -63,7 +71,7 @@ class Route:
 
     `others` are further targets, in the order in which they are tried: other upstreams of the model, then those of its
     fallback models, whose `model` is the name of the fallback model. Targets with the same `group` share requests by
-    `weight`. `serves` has the requests that the target takes.
+    `weight`. `serves` and `restriction` have the requests that the target takes.
     """
 
     model: str
@@ -74,6 +82,8 @@ class Route:
     group: int = 0
     weight: int = 1
     serves: str = Serves.ALL.value
+    restriction: Restriction | None = None
+    limits: TargetLimits | None = None
     others: "tuple[Route, ...]" = ()
 
     @property
@@ -106,8 +116,17 @@ def visible_to(team_id: str) -> Q:
     return Q(teams__isnull=True) | Q(teams=team_id)
 
 
+def allowed_for(key_id: str) -> Q:
+    """Return the query condition that selects the models that an API key may use."""
+    return Q(keys__isnull=True) | Q(keys=key_id)
+
+
 SERVED_NAMES = Concat(F("name"), Value("\n"), F("fallback_for"))
 """The names of the public models that a row serves, as one text (`split_names`)."""
+
+
+KEY_IDS = ArraySubquery(ModelKey.objects.filter(model=OuterRef("pk")).values("api_key_id"))
+"""The ids of the API keys to which a row is restricted."""
 
 
 def split_names(texts: Iterable[str]) -> frozenset[str]:
@@ -145,7 +164,7 @@ def _find_route(name: str, visible: Q, *, for_team: Q) -> Route | None:
         rows = list(
             Model.objects.filter(visible, Q(name__in=[name, "*"]) | Q(name__in=fallbacks.values("name")), enabled=True)
             .select_related("upstream")
-            .annotate(for_team=for_team)
+            .annotate(for_team=for_team, key_ids=KEY_IDS)
         )
         targets = _ordered_targets(name, rows)
         if not targets:
@@ -156,6 +175,8 @@ def _find_route(name: str, visible: Q, *, for_team: Q) -> Route | None:
         for model, row in targets:
             group = groups.setdefault((model, row.priority, row.upstream.is_default), len(groups))
             route = build_route(row, model, row.upstream_model or model, prices)
+            if (restriction := Restriction.of(row)) is not None:
+                route = replace(route, restriction=restriction)
             routes.append(route if len(targets) == 1 else replace(route, group=group, weight=row.weight))
     return Route.through(routes) if len(routes) > 1 else routes[0]
 
@@ -192,11 +213,12 @@ def _precedence(row: Any) -> tuple[int, bool, datetime]:
 
 
 @CachedLookup
-def wildcard(team_id: str) -> Wildcard | None:
-    """Return the route of all model names without their own row, or None."""
+def wildcard(team_id: str, key_id: str) -> Wildcard | None:
+    """Return the route of all model names without their own row, or None. It is that of a team's API key."""
     # Not `scope.team`, for the same reason as in `_find_route`.
     with scope.every_team():
-        candidates = Model.objects.filter(visible_to(team_id), name="*", enabled=True).select_related("upstream")
+        candidates = Model.objects.filter(visible_to(team_id), allowed_for(key_id), name="*", enabled=True)
+        candidates = candidates.select_related("upstream")
         usable = _usable([*candidates.defer("upstream__api_key").annotate(for_team=Q(teams=team_id))])
         if not usable:
             return None
@@ -251,13 +273,22 @@ def build_route(best: Model, name: str, upstream_model: str, prices: Mapping[int
         capabilities=best.capabilities(),
         prices=prices[best.pk],
         serves=best.serves,
+        limits=TargetLimits.of(best),
     )
 
 
-async def aroute(caller: Principal, model: str, *, is_flex: bool = False) -> Route:
-    """Return the route of a model with all of its targets. Only `with_affinity` distributes requests among them.
+async def aroute(
+    caller: Principal,
+    model: str,
+    *,
+    is_flex: bool = False,
+    service_tier: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> Route:
+    """Return the route of a model with all targets that take the request. Only `with_affinity` distributes requests.
 
-    `is_flex` is true for lines of batches, and for requests with the service tier `flex` or a completion window.
+    `is_flex` is true for lines of batches and requests with a completion window, which are like requests with the service
+    tier `flex`.
 
     Raises `ModelNotFound`, also for a model that the key may not use.
     """
@@ -274,31 +305,54 @@ async def aroute(caller: Principal, model: str, *, is_flex: bool = False) -> Rou
             if target.model == model or (caller.allows_fallback_models and caller.may_use(target.model))
         ]
         route = Route.through(allowed) if allowed else None
-    if route is not None and (route.others or route.serves != Serves.ALL):
-        targets = _serving(route, is_flex=is_flex)
-        route = Route.through(targets) if targets else None
+    if route is not None and (route.others or route.serves != Serves.ALL or route.restriction is not None):
+        tier = Serves.FLEX.value if is_flex else service_tier
+        targets = _serving(_allowed(route.targets, model, caller.key_id, metadata or {}), tier)
+        route = Route.through(_most_specific_first(targets, model, tier)) if targets else None
     if route is None:
         raise ModelNotFound(model)
     return route
 
 
-def _serving(route: Route, *, is_flex: bool) -> Sequence[Route]:
-    """Return the targets that take a request. Those for flex requests take these first."""
-    targets = route.targets
-    if not is_flex:
-        return [target for target in targets if target.serves != Serves.FLEX]
-    if not any(target.serves == Serves.FLEX for target in targets):
+def _allowed(targets: Sequence[Route], model: str, key_id: str, metadata: Mapping[str, str]) -> Sequence[Route]:
+    """Return the targets whose restrictions allow a request; none if these are only targets of fallback models.
+
+    A fallback model replaces a model that fails, and not a model that the request may not use.
+    """
+    allowed = [
+        target for target in targets if target.restriction is None or target.restriction.allows(key_id, metadata)
+    ]
+    is_refused = allowed and allowed[0].model != model and targets[0].model == model
+    return [] if is_refused else allowed
+
+
+def _serving(targets: Sequence[Route], tier: str | None) -> Sequence[Route]:
+    """Return the targets that take requests of a service tier."""
+    if tier == Serves.PRIORITY:
+        refusing = {Serves.FLEX}
+    elif tier != Serves.FLEX:
+        refusing = {Serves.FLEX, Serves.PRIORITY}
+    elif any(target.serves == Serves.FLEX for target in targets):
+        refusing = {Serves.DEFAULT, Serves.PRIORITY}
+    else:
         # None is marked for these requests, so they are like others.
+        refusing = {Serves.PRIORITY}
+    return [target for target in targets if target.serves not in refusing]
+
+
+def _most_specific_first(targets: Sequence[Route], model: str, tier: str | None) -> Sequence[Route]:
+    """Return the targets with those first that name more about the request: its key, metadata or service tier."""
+    if not any(target.restriction is not None or target.serves == tier for target in targets):
         return targets
-    found = [target for target in targets if target.serves != Serves.DEFAULT]
 
-    def place(target: Route) -> tuple[bool, bool, int]:
-        return target.model != route.model, target.serves != Serves.FLEX, target.group
+    def place(target: Route) -> tuple[bool, int, int]:
+        conditions = 0 if target.restriction is None else target.restriction.count
+        return target.model != model, -conditions - (target.serves == tier), target.group
 
-    found.sort(key=place)
-    # Targets of one priority are several groups if only some of them are for flex requests.
-    groups = {key: number for number, key in enumerate(dict.fromkeys(map(place, found)))}
-    return [replace(target, group=groups[place(target)]) for target in found]
+    ordered = sorted(targets, key=place)
+    # Targets of one priority are several groups if only some of them name something.
+    groups = {key: number for number, key in enumerate(dict.fromkeys(map(place, ordered)))}
+    return [replace(target, group=groups[place(target)]) for target in ordered]
 
 
 def route_of_run(*, team_id: str, model: str, upstream_id: str, upstream_model: str) -> Route:
@@ -325,7 +379,8 @@ def run_route(team_id: str, model: str, upstream_id: str, upstream_model: str) -
 def list_models(caller: Principal) -> list[dict[str, Any]]:
     """Return the public objects of the models that the caller may use, without the wildcard `*`, by name."""
     with scope.every_team():
-        found = Model.objects.filter(visible_to(caller.team_id), enabled=True).exclude(name="*")
+        found = Model.objects.filter(visible_to(caller.team_id), allowed_for(caller.key_id), enabled=True)
+        found = found.exclude(name="*")
         # Deferred, as one upstream key that can no longer be decrypted must not break the list for every team.
         found = found.select_related("upstream").defer("upstream__api_key")
         by_name: dict[str, list[Model]] = {}

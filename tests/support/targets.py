@@ -10,7 +10,7 @@ import httpx2
 import orjson
 
 from tenants import scope, services
-from tenants.models import Model, Team, Upstream, WireApi
+from tenants.models import ApiKey, Model, Team, Upstream, WireApi
 from tenants.prices import UNKNOWN, PriceList
 from tests.support.api import Api
 from tests.support.upstream import Script, ScriptedUpstream
@@ -37,6 +37,7 @@ class Targets:
         priority: int | None = None,
         prices: PriceList = UNKNOWN,
         teams: Sequence[Team] = (),
+        keys: Sequence[ApiKey] = (),
         wire_api: str = WireApi.CHAT_COMPLETIONS.value,
         **columns: Any,
     ) -> Script:
@@ -56,6 +57,7 @@ class Targets:
         services.set_prices(row, prices.entries)
         with scope.every_team():
             row.teams.set(teams)
+            row.keys.set(keys)
         self.scripts.append(script)
         return script
 

@@ -132,8 +132,10 @@ async def _route(principal: Principal, body: ChatRequest, request: RequestInfo) 
     principal.require(Scope.CHAT_WRITE)
     # Guardrails check responses only. A team whose guardrail blocks content must not get around it here.
     await reject_if_guarded(principal)
-    is_flex = request.batch or body.body.service_tier == "flex"
-    route = await directory.aroute(principal, body.body.model, is_flex=is_flex)
+    tier, metadata = body.body.service_tier, body.body.metadata
+    route = await directory.aroute(
+        principal, body.body.model, is_flex=request.batch, service_tier=tier, metadata=metadata
+    )
     if route.others:
         route = directory.with_affinity(route, key=body.body.prompt_cache_key or "")
         route = with_room(capabilities.supporting(body, route), body.estimate_tokens())
