@@ -1,4 +1,5 @@
--- All limits of a team in one call: check and reserve, settle, load, read.
+-- All limits of a team, or of a target, in one call: check and reserve, settle, load, read. A target has rates and
+-- leases, and no state.
 --
 -- KEYS[1]  hash: the state of the team, loaded from PostgreSQL. It is lost or kept as a whole.
 --            epoch, server, zone, tracked   what was loaded, and into which process of Redis
@@ -9,7 +10,8 @@
 --            r:ID                           a reservation: flags, amount, time, subjects
 -- KEYS[2]  hash: reservations that were settled while the state was missing or being rebuilt
 -- KEYS[3]  string: exists while the state is being rebuilt
--- KEYS[4…] strings: the level of a rate and its time; those of the first request, of the second, and so on
+-- KEYS[4…] strings: the level of a rate and its time; those of the first request, of the second, and so on. After the
+--          rates of a request with a lease, a sorted set: the ids of leases and when they expire
 -- ARGV[1…] requests of the team that a process has at the same time, each a JSON document with `op` and its arguments
 --
 -- Amounts are whole units of 10^-10 dollars, and times are microseconds. Lua's numbers are exact up to 2^53, and all
@@ -156,6 +158,15 @@ local function is_stale()
     return false, found[1]
 end
 
+-- A lease counts until it is released. If its process dies, it counts until it expires.
+local function write_leases(ids)
+    local lease = request.lease
+    for _, id in ipairs(ids) do
+        redis.call('ZADD', lease.key, text(now + lease.lifetime), id)
+    end
+    redis.call('PEXPIRE', lease.key, text(math.ceil(lease.lifetime / 1000) + 1000))
+end
+
 local ops = {}
 
 function ops.reserve()
@@ -201,6 +212,14 @@ function ops.reserve()
             refusal, longest = {'count', place, 0, taken}, 0
         end
     end
+    local lease = request.lease
+    if lease then
+        redis.call('ZREMRANGEBYSCORE', lease.key, '-inf', text(now))
+        local taken = redis.call('ZCARD', lease.key)
+        if taken >= lease.limit and not longest and not redis.call('ZSCORE', lease.key, request.id) then
+            refusal, longest = {'lease', 1, 0, taken}, 0
+        end
+    end
     local amount = request.want
     for place, budget in ipairs(request.budgets) do
         local present, next = spent(budget)
@@ -233,6 +252,9 @@ function ops.reserve()
             rate.level = rate.level + rate.taken * rate.period
             write_rate(rate)
         end
+    end
+    if lease then
+        write_leases({request.id})
     end
     if request.stateful then
         count(old, -1)
@@ -294,6 +316,17 @@ function ops.settle()
     else
         redis.call('HDEL', state, 'r:' .. request.id)
     end
+    return {'ok'}
+end
+
+-- Also adds leases that a restart of Redis has lost.
+function ops.renew()
+    write_leases(request.ids)
+    return {'ok'}
+end
+
+function ops.release()
+    redis.call('ZREM', request.lease.key, request.id)
     return {'ok'}
 end
 
@@ -366,6 +399,10 @@ for place, argument in ipairs(ARGV) do
     for _, rate in ipairs(request.rates or {}) do
         key = key + 1
         rate.key = KEYS[key]
+    end
+    if request.lease then
+        key = key + 1
+        request.lease.key = KEYS[key]
     end
     replies[place] = table.concat(ops[request.op](), ' ')
 end
