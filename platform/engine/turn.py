@@ -76,7 +76,8 @@ class Attempt:
     was no connection, so that the upstream has not received the request. `timed_out`: the upstream did not begin to
     answer in time, or stopped in the middle of it. `target` is None if there is only one. If the answer failed and the
     request was sent to another target, `usage` is the usage that the upstream has reported before, `output_tokens` is
-    an estimate of the output that has arrived, and `cause` is the reason in few words.
+    an estimate of the output that has arrived, and `cause` is the reason in few words. `on_usage` is called with the
+    tokens of the usage if the target has a limit of tokens.
     """
 
     began: datetime
@@ -89,6 +90,12 @@ class Attempt:
     usage: Usage | None = None
     output_tokens: int = 0
     cause: str = ""
+    on_usage: Callable[[int], None] | None = None
+
+    def settle(self, usage: Usage) -> None:
+        """Let the limit of the target count the tokens that were used instead of an estimate."""
+        if self.on_usage is not None:
+            self.on_usage(usage.input_tokens + usage.output_tokens)
 
     @property
     def may_be_charged(self) -> bool:

@@ -26,7 +26,6 @@ from openai._types import RequestOptions
 from opentelemetry.trace import Span
 from typing_extensions import override
 
-from core import basic_auth
 from core.admission.overload import admission
 from core.clock import now
 from core.errors import Failure, ModelNotFound, UpstreamError, UpstreamUnavailable
@@ -38,7 +37,7 @@ from core.redaction import redact
 from core.telemetry import metrics, tracing
 from engine import spans
 from engine.spans import FIRST_ATTEMPT, Activity
-from engine.turn import Attempt, Target
+from engine.turn import Attempt, Target, TurnRequest
 from providers.dialects import is_refused_limit, learn_limit, without_refused_limit
 from providers.first_answer import FirstAnswer
 from providers.http_client import (
@@ -62,6 +61,7 @@ from providers.http_client import (
 from providers.retries import Retries
 from providers.targets.breaker.sharing import loop_breakers
 from providers.targets.decision import FailedRequest, NextStep, next_step
+from providers.targets.lease import LeasedAnswer, TargetLease
 from providers.upstream_errors import MAX_MESSAGE, failure_from_status
 from tenants.directory import Route, UpstreamEndpoint, target_loads
 
@@ -122,7 +122,7 @@ async def close_clients() -> None:
 def _new_clients(upstream: UpstreamEndpoint) -> UpstreamClients:
     idle, connect = settings.UPSTREAM_IDLE_TIMEOUT, settings.UPSTREAM_CONNECT_TIMEOUT
     timeout = httpx2.Timeout(idle, connect=connect, pool=connect)
-    basic = {"Authorization": upstream.api_key} if upstream.api_key.startswith(basic_auth.PREFIX) else {}
+    basic = {"Authorization": upstream.api_key} if upstream.uses_basic_auth else {}
     sdk = AsyncOpenAI(
         base_url=upstream.base_url,
         # The SDK requires a key; servers that need none ignore it.
@@ -160,6 +160,7 @@ class PostOptions:
     the trace of `span`, by default of the current span.
 
     `on_answer` is called with the route when the upstream has begun to answer, before `first_answer` ends.
+    `counted`: what estimates the input tokens for the limits of the target, a function or the request of a turn.
 
     `target` is set if the model has several targets. With `has_others`, further targets can be tried after this one, so
     that a request is repeated at most once.
@@ -172,6 +173,7 @@ class PostOptions:
     first_answer: FirstAnswer | None = None
     span: Span | None = None
     on_answer: Callable[[Route], None] | None = None
+    counted: TurnRequest | Callable[[], int] | None = None
     target: Target | None = None
     has_others: bool = False
 
@@ -193,7 +195,11 @@ def post(
     connection is closed unless the body was read completely.
     """
     kind = _OpenAnswer if options.target is None else _CountedAnswer
-    return kind(route, partial(_send, route, path, body, attempts=attempts, options=options))
+    send = partial(_send, route, path, body, attempts=attempts, options=options)
+    if route.limits is None:
+        return kind(route, send)
+    lease = TargetLease(route, route.limits, options.counted)
+    return LeasedAnswer(kind(route, partial(send, lease=lease)), lease, attempts)
 
 
 class _OpenAnswer(AbstractAsyncContextManager[Answer]):
@@ -245,7 +251,13 @@ class _CountedAnswer(_OpenAnswer):
 
 
 async def _send(
-    route: Route, path: str, body: dict[str, Any] | Form, *, attempts: list[Attempt], options: PostOptions
+    route: Route,
+    path: str,
+    body: dict[str, Any] | Form,
+    *,
+    attempts: list[Attempt],
+    options: PostOptions,
+    lease: TargetLease | None = None,
 ) -> tuple[Answer, spans.span]:
     """Return the answer and the span that measures it."""
     admission.started()
@@ -254,10 +266,17 @@ async def _send(
     content = body if isinstance(body, Form) else await off_loop(partial(large_json.dumps, body))
     del body
     retries = Retries(route, patience=options.patience, first_answer=options.first_answer)
-    is_renamed = False
+    is_renamed, last_failure = False, None
     await retries.wait_for_others()
     for number in itertools.count(1):
-        attempt = Attempt(began=now(), target=options.target)
+        on_usage = None
+        if lease is not None:
+            # With several targets, the queue of targets waits, as another one may have room earlier.
+            refused = await lease.admit(retries, waits=options.target is None)
+            if refused is not None:
+                raise UpstreamFailed(last_failure or refused)
+            on_usage = lease.settle
+        attempt = Attempt(began=now(), target=options.target, on_usage=on_usage)
         attempts.append(attempt)
         name = FIRST_ATTEMPT if len(attempts) == 1 else f"Request {len(attempts)}"
         sent = time.perf_counter()
@@ -294,6 +313,7 @@ async def _send(
             # Other requests may have failed during the pause.
             if not may_repeat or not await retries.pause(failure) or not _takes_requests(route, options):
                 raise UpstreamFailed(for_client(route, failure)) from error
+            last_failure = for_client(route, failure)
         if options.retry_body is not None:
             content, silent = await off_loop(partial(large_json.dumps, await off_loop(options.retry_body))), False
     del content

@@ -18,6 +18,7 @@ from tenants.directory import Route
 
 # In seconds. From the third pause on, each is twice as long as the previous pause, up to the longest.
 _FIRST, _SECOND, _LONGEST = 0.3, 1.0, 30.0
+_FIRST_FOR_ROOM, _LONGEST_FOR_ROOM = 0.25, 1.0
 # An upstream may ask a single large request to wait for an hour; other requests must not wait that long.
 _LONGEST_SHARED = 60.0
 _MAX_SHARED = 10_000
@@ -57,6 +58,14 @@ class Retries:
         await self._sleep(seconds)
         return True
 
+    async def wait(self, seconds: float) -> bool:
+        """Wait for room at the target. Return False, at once, if that takes too long."""
+        if seconds > self._deadline - time.monotonic():
+            return False
+        # Randomized, for the same reason as above.
+        await self._sleep(seconds * random.uniform(1.0, 1.2))  # noqa: S311
+        return True
+
     def observe(self, failure: Failure) -> float:
         """Share the pause that the upstream asks for with other requests to the model. Return its seconds."""
         if asked := asked_seconds(failure):
@@ -84,6 +93,14 @@ def quiet_seconds(route: Route) -> float:
     """Return the seconds for which the upstream has asked to send no requests for this model."""
     until = _quiet_until.get((route.upstream.id, route.upstream_model))
     return 0.0 if until is None else until - time.monotonic()
+
+
+def pause_for_room(refusals: int) -> float:
+    """Return the seconds before a target at its limit is asked again, after it has refused this many times.
+
+    When one of its other requests will end is unknown.
+    """
+    return min(_LONGEST_FOR_ROOM, _FIRST_FOR_ROOM * 2.0**refusals)
 
 
 def asked_seconds(failure: Failure) -> float:

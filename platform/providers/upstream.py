@@ -180,6 +180,7 @@ class UpstreamTurn:
             span=None if self._chat is None else self._chat.span,
             target=self._model.target,
             has_others=self._model.has_others,
+            counted=request,
             silent=not request.streamed,
             retry_body=None if request.streamed else self._streamed_body(attachments),
         )
@@ -198,6 +199,8 @@ class UpstreamTurn:
         return events, self._traced(self._converter.result(interrupted=True, attempts=self.attempts))
 
     def _traced(self, result: TurnResult) -> TurnResult:
+        if result.usage is not None and self.attempts:
+            self.attempts[-1].settle(result.usage)
         if self._chat is not None:
             failure = result.failure
             self._chat.end(

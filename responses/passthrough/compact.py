@@ -21,7 +21,6 @@ from engine.events.types import Body
 from engine.state import RunState
 from engine.steps import ContextCompacted, TurnRecord
 from engine.turn import LanguageModel, ReserveAgain, TurnRequest, TurnStream, Usage
-from limits.throttle import is_limited
 from providers.targets.turn import model_of
 from responses.requests import capabilities
 from responses.requests.prepare import prepare
@@ -81,7 +80,7 @@ async def compact(*, principal: Principal, body: CreateResponse, request: Reques
         end_user=body.safety_identifier or body.user or "",
         targets=route.targets if route.others else (),
     )
-    if is_limited(principal):
+    if principal.is_limited:
         asked = compacting.build_request()
         model.max_output_tokens = await call.reserve(
             partial(cost_bounds.of_turn, asked, cost_bounds.widest([target.capabilities for target in route.targets])),

@@ -142,7 +142,7 @@ class RoutedCall:
 
     def post(self, path: str, body: dict[str, Any] | Form) -> AbstractAsyncContextManager[Answer]:
         """Send the request to the upstream, as `providers.clients.post` does."""
-        options = PostOptions(may_repeat=self.may_repeat, on_answer=self.on_answer)
+        options = PostOptions(may_repeat=self.may_repeat, on_answer=self.on_answer, counted=self.estimate_input)
         return post(self.route, path, body, attempts=self.attempts, options=options)
 
     @asynccontextmanager
@@ -192,7 +192,7 @@ class RoutedCall:
     def _post(
         self, target: Route, path: str, body: dict[str, Any] | Form, options: PostOptions
     ) -> AbstractAsyncContextManager[Answer]:
-        options = replace(options, on_answer=self.on_answer)
+        options = replace(options, on_answer=self.on_answer, counted=self.estimate_input)
         return post(target, path, body, attempts=self.attempts, options=options)
 
     def unreported(self, *, output_tokens: int = 0) -> Usage:
@@ -328,6 +328,8 @@ class RoutedCall:
     ) -> None:
         """Write the usage records of a call, even if it failed. `rows` are inserted in the same transaction."""
         ended = now()
+        if self.attempts and not usage.estimated:
+            self.attempts[-1].settle(usage)
         lost = [
             self._record(
                 self.route_of(attempt),

@@ -287,8 +287,8 @@ async def aroute(
 ) -> Route:
     """Return the route of a model with all targets that take the request. Only `with_affinity` distributes requests.
 
-    `is_flex` is true for lines of batches and requests with a completion window, which are like requests with the service
-    tier `flex`.
+    `is_flex` is true for lines of batches and requests with a completion window, which are like requests with the
+    service tier `flex`.
 
     Raises `ModelNotFound`, also for a model that the key may not use.
     """
@@ -423,4 +423,5 @@ def planned_targets(name: str, rows: Sequence[Any], *, is_flex: bool = False) ->
         )
         for model, row in _ordered_targets(name, rows)
     ]
-    return _serving(Route.through(routes), is_flex=is_flex) if routes else []
+    tier = Serves.FLEX.value if is_flex else None
+    return _most_specific_first(_serving(routes, tier), name, tier)

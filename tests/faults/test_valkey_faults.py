@@ -302,6 +302,18 @@ def test_a_target_is_probed_while_valkey_fails(fault: AbstractContextManager[Non
         assert (len(first.received), len(second.received)) == (3, before)
 
 
+def test_each_process_keeps_to_the_limits_of_targets_while_valkey_fails(
+    fault: AbstractContextManager[None], own: Api, targets: Targets
+) -> None:
+    hello = stream(*text("Hello"))
+    first, second = targets.add(requests_per_minute=2, concurrent_requests=5).always(hello), targets.add().always(hello)
+    own.create(model=targets.name, input="Hi")
+    with fault:
+        for _ in range(3):
+            assert _seconds(lambda: own.create(model=targets.name, input="Hi")) < LONGEST_ANSWER
+        assert (len(first.received), len(second.received)) == (2, 2)
+
+
 # -- scheduled tasks ---------------------------------------------------------------------------------------------------
 
 

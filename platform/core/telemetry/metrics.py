@@ -112,6 +112,11 @@ TARGET_OPEN = Gauge(
     "1 if the upstream gets no requests for the model, except probes, because others can serve it and it fails.",
     ["upstream", "model"],
 )
+TARGET_LIMITED = Counter(
+    "ors_target_limited",
+    "Requests that were not sent to an upstream at once because a limit of the model's target was reached.",
+    ["upstream", "model", "limit"],
+)
 
 # -- storage -----------------------------------------------------------------------------------------------------------
 
@@ -319,6 +324,11 @@ def count_upstream_request(*, upstream: str, code: str, seconds: float, is_up: b
     requests.inc()
     durations.observe(seconds)
     state.set(1 if is_up else 0)
+
+
+def count_target_limit(*, upstream: str, model: str, limit: str) -> None:
+    """Count a request that a limit of a target has refused."""
+    TARGET_LIMITED.labels(upstream, model_label(model), limit).inc()
 
 
 def count_upstream_error(*, upstream: str, reason: str) -> None:

@@ -14,7 +14,7 @@ from engine.failed_targets import ANSWER_CUT, ANSWER_STALLED, GENERAL_CODES
 from engine.turn import Attempt, Target
 from providers.clients import UpstreamFailed
 from providers.first_answer import FirstAnswer
-from providers.retries import quiet_seconds
+from providers.retries import asked_seconds, pause_for_room, quiet_seconds
 from providers.targets.breaker.sharing import loop_breakers
 from providers.targets.decision import LONGEST_WAIT, FailedRequest, NextStep, next_step
 from tenants.directory import Route, target_loads
@@ -55,8 +55,8 @@ class Targets:
 class TargetQueue:
     """The targets that a call can still be sent to, in order. It leaves out those whose circuit breaker is open.
 
-    If none is left, it waits until one of them may be probed, unless that is later than `deadline` (seconds of
-    `monotonic`). A stream that waits for the `first_answer` also waits then.
+    If none is left, it waits until one of them may be probed or one at its limit has room, unless that is later than
+    `deadline` (seconds of `monotonic`). A stream that waits for the `first_answer` also waits then.
     """
 
     def __init__(self, targets: Sequence[Route], *, deadline: float, first_answer: FirstAnswer | None = None) -> None:
@@ -64,6 +64,8 @@ class TargetQueue:
         self._waiting = [*targets]
         self._deadline = deadline
         self._first_answer = first_answer
+        # How often targets at their limits have refused this call, and the time of `monotonic` when to ask them again.
+        self._full: dict[Target, tuple[int, float]] = {}
 
     @property
     def seconds(self) -> float:
@@ -99,6 +101,17 @@ class TargetQueue:
 
         `reserve` reserves another request after one that may be charged, and returns false if budgets have no room.
         """
+        if route.limits is not None and not attempts and failure.status == HTTPStatus.TOO_MANY_REQUESTS:
+            # The request was not sent, because a limit of the target is reached.
+            count, _ = self._full.get(target_of(route), (0, 0.0))
+            seconds = max(asked_seconds(failure), pause_for_room(count))
+            self._full[target_of(route)] = count + 1, time.monotonic() + seconds
+            following = await self._next()
+            if following is not None and not count:
+                note = f"next: {following.upstream.name}"
+                name = f"{route.upstream.name} is at its limit"
+                spans.record(spans.Activity.ATTEMPT, name, began=now(), state="failed", note=note)
+            return following
         status = attempts[-1].status if attempts else None
         failed = FailedRequest(
             failure=failure,
@@ -161,18 +174,27 @@ class TargetQueue:
             route = self._waiting.pop(0)
             if await breakers.admit(route):
                 return route
-        # All that are left are open: they were skipped, or their failure in this call has opened them.
+        # All that are left are open or at their limits: they were skipped, or this call has found them so.
         while self._targets:
-            seconds = min(breakers.seconds_until_probe(target) for target in self._targets)
+            seconds = min(map(self._seconds_until_free, self._targets))
             if seconds >= self.seconds:
                 break
             if self._first_answer is not None:
                 self._first_answer.postpone(seconds)
             await asyncio.sleep(seconds)
-            for target in sorted(self._targets, key=breakers.seconds_until_probe):
-                if await breakers.admit(target):
+            for target in sorted(self._targets, key=self._seconds_until_free):
+                if self._seconds_until_room(target) <= 0 and await breakers.admit(target):
                     return target
         return None
+
+    def _seconds_until_free(self, target: Route) -> float:
+        return max(loop_breakers().seconds_until_probe(target), self._seconds_until_room(target))
+
+    def _seconds_until_room(self, target: Route) -> float:
+        if not self._full:
+            return 0.0
+        _, until = self._full.get(target_of(target), (0, 0.0))
+        return max(0.0, until - time.monotonic())
 
 
 def _cause(failure: Failure, last: Attempt) -> str:

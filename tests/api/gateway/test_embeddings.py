@@ -49,6 +49,13 @@ def demo(database: None, demo_url: str) -> str:
     return "demo-embedding"
 
 
+def test_the_limits_of_a_target_apply(api: Api, script: Script) -> None:
+    script.then(whole(EMBEDDED))
+    Model.objects.filter(name=script.model).update(requests_per_minute=1)
+    ok(api.post("/embeddings", {"model": script.model, "input": "Hi"}))
+    assert error(api.post("/embeddings", {"model": script.model, "input": "Hi"})) == (429, None, "rate_limit_exceeded")
+
+
 def usage_record(caller: Caller) -> UsageRecord:
     """Return the only usage record of the test's team."""
     with scope.team(caller.team.pk):
