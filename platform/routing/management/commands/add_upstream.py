@@ -15,13 +15,28 @@ from typing_extensions import override
 from core.clock import now
 from routing import price_updates
 from tenants import directory, services
-from tenants.models import Serves, Upstream, WireApi
+from tenants.models import MAX_TARGET_LIMIT, Serves, Upstream, WireApi
 
 if TYPE_CHECKING:
     from routing.upstream_check import UpstreamCheck
 
+_LIMITS = {
+    "requests_per_minute": "requests per minute to each of these models at the upstream",
+    "tokens_per_minute": "tokens per minute, input and output together",
+    "concurrent_requests": "requests in progress",
+}
 # Options that are columns of the models' rows.
-_PLACE = ("priority", "weight", "fallback_for", "serves")
+_PLACE = (
+    "priority",
+    "weight",
+    "fallback_for",
+    "serves",
+    *_LIMITS,
+    "only_metadata",
+    "only_keys",
+)
+# The options of columns that are validated when they are stored.
+_OPTIONS = {"fallback_for": "fallback-for", "keys": "only-keys", "only_metadata": "only-metadata", "region": "region"}
 _TEST_SECONDS = 5
 # A gateway may list hundreds.
 _MAX_NAMED = 10
@@ -35,6 +50,12 @@ def _json_object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ArgumentTypeError("not a JSON object")
     return value
+
+
+def _limit(text: str) -> int:
+    if not re.fullmatch(r"\d{1,9}", text) or int(text) > MAX_TARGET_LIMIT:
+        raise ArgumentTypeError(f"not an integer from 0 to {MAX_TARGET_LIMIT}")
+    return int(text)
 
 
 def _integer(text: str, *, least: int) -> int:
@@ -86,9 +107,25 @@ class Command(BaseCommand):
         parser.add_argument(
             "--serves",
             choices=Serves.values,
-            help="flex: lines of batches and requests with the service tier flex; default: all other requests "
-            "(default: all)",
+            help="flex: lines of batches and requests with the service tier flex; default: all other requests; "
+            "priority: requests with the service tier priority (default: all)",
         )
+        for name, shown in _LIMITS.items():
+            parser.add_argument(
+                f"--{name.replace('_', '-')}", type=_limit, metavar="N", help=f"limit of {shown}; 0: none (default)"
+            )
+        parser.add_argument(
+            "--only-keys",
+            metavar="IDS",
+            help="comma-separated ids of the API keys whose requests are sent to these models; empty: all keys",
+        )
+        parser.add_argument(
+            "--only-metadata",
+            type=_json_object,
+            metavar="JSON",
+            help='pairs that the metadata of requests to these models must have, such as {"tier": "gold"}; {}: none',
+        )
+        parser.add_argument("--region", help="where the upstream is, shown to operators")
         parser.add_argument("--no-test", action="store_true", help="do not ask the upstream for its models")
         parser.add_argument("--json", action="store_true")
 
@@ -100,7 +137,7 @@ class Command(BaseCommand):
         if options["api_key"] and "@" in url.netloc:
             raise CommandError("--base-url has a user name, and --api-key is set: an upstream gets one of them.")
         models = [name.strip() for name in options["models"].split(",") if name.strip()]
-        place = {name: options[name] for name in _PLACE if options[name] is not None}
+        place = _place(options)
         for name in ("capabilities", *_PLACE):
             if options[name] not in (None, {}) and not models:
                 raise CommandError(f"--{name.replace('_', '-')} requires --models.")
@@ -119,8 +156,9 @@ class Command(BaseCommand):
             messages = list(error.messages)
             if hasattr(error, "error_dict"):
                 messages = [f"{name}: {' '.join(texts)}" for name, texts in error.message_dict.items()]
-                if "fallback_for" in error.message_dict:
-                    raise CommandError(f"--fallback-for: {error.messages[0]}") from error
+                for name, option in _OPTIONS.items():
+                    if name in error.message_dict:
+                        raise CommandError(f"--{option}: {error.messages[0]}") from error
             raise CommandError(f"--capabilities: {' '.join(messages)}") from error
         # Models that are new, or have no price yet, get the published one if their provider is certain.
         for model in price_updates.models(models, upstream=upstream.name) if models else ():
@@ -140,6 +178,18 @@ class Command(BaseCommand):
         for name, window in windows.items():
             kept = "" if name in set_windows else " (not stored: the model has another value)"
             self.stdout.write(f"  Context window of {name}: {window} tokens{kept}")
+
+
+def _place(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the values that were given, for `services.add_upstream`."""
+    place = {name: options[name] for name in _PLACE if options[name] is not None}
+    # A limit of 0 removes it.
+    place |= {name: place[name] or None for name in _LIMITS if name in place}
+    if (keys := place.pop("only_keys", None)) is not None:
+        place["keys"] = [key.strip() for key in keys.split(",") if key.strip()]
+    if options["region"] is not None:
+        place["region"] = options["region"]
+    return place
 
 
 def _tested(upstream: Upstream) -> "UpstreamCheck":

@@ -15,6 +15,12 @@ from providers.targets.breaker.state import Snapshot, State
 from tenants import scope
 from tenants.models import Model, Serves
 
+_LIMITS = {
+    "requests_per_minute": "requests per minute",
+    "tokens_per_minute": "tokens per minute",
+    "concurrent_requests": "requests at once",
+}
+
 
 class Command(BaseCommand):
     """Lists every model with its targets."""
@@ -43,7 +49,7 @@ class Command(BaseCommand):
 def _routes() -> list[dict[str, Any]]:
     """Return the models by name, each with its targets and the names of its fallback models."""
     states = shared_states()
-    rows = Model.objects.select_related("upstream").defer("upstream__api_key").prefetch_related("teams")
+    rows = Model.objects.select_related("upstream").defer("upstream__api_key").prefetch_related("teams", "keys")
     targets: dict[str, list[dict[str, Any]]] = {}
     # Without duplicates, in the order of the rows.
     fallbacks: dict[str, dict[str, None]] = {}
@@ -52,11 +58,17 @@ def _routes() -> list[dict[str, Any]]:
         for row in rows.order_by("priority", "-upstream__is_default", "created_at"):
             target = {
                 "upstream": row.upstream.name,
+                "region": row.upstream.region,
                 "upstream_model": row.upstream_model or row.name,
                 "priority": row.priority,
                 "weight": row.weight,
                 "serves": row.serves,
+                "requests_per_minute": row.requests_per_minute,
+                "tokens_per_minute": row.tokens_per_minute,
+                "concurrent_requests": row.concurrent_requests,
                 "teams": sorted(team.name for team in row.teams.all()),
+                "only_keys": sorted(key.pk for key in row.keys.all()),
+                "only_metadata": row.only_metadata,
                 "enabled": row.enabled,
                 **_state(row, states),
             }
@@ -86,6 +98,15 @@ def _line(target: dict[str, Any]) -> str:
         notes.append(f"{target['serves']} requests only")
     if target["teams"]:
         notes.append(f"only for {', '.join(target['teams'])}")
+    if target["only_keys"]:
+        notes.append(f"only for {', '.join(target['only_keys'])}")
+    if target["only_metadata"]:
+        notes.append(f"only with metadata {json.dumps(target['only_metadata'])}")
+    for name, text in _LIMITS.items():
+        if target[name] is not None:
+            notes.append(f"at most {target[name]} {text}")
+    if target["region"]:
+        notes.append(target["region"])
     if not target["enabled"]:
         notes.append("disabled")
     if target["state"] not in {None, State.CLOSED}:
