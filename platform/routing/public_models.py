@@ -38,7 +38,7 @@ def with_several_targets() -> list[PublicModel]:
     rows = Model.objects.filter(enabled=True).select_related("upstream").defer("upstream__api_key")
     own: dict[str, list[Model]] = defaultdict(list)
     fallbacks: dict[str, list[str]] = defaultdict(list)
-    for row in rows.prefetch_related("teams").order_by(*_ORDER):
+    for row in rows.prefetch_related("teams", "keys").order_by(*_ORDER):
         own[row.name].append(row)
         if row.fallback_for and row.name not in fallbacks[row.fallback_for]:
             fallbacks[row.fallback_for].append(row.name)

@@ -1,5 +1,6 @@
 """The page of model routes: targets in order, their requests and errors, and draining."""
 
+import html
 import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -9,11 +10,11 @@ import pytest
 from django.test import Client
 
 from tenants import scope
-from tenants.models import AuditEvent, Model
+from tenants.models import AuditEvent, Model, Upstream
 from tenants.prices import PriceList
 from tests.admin.conftest import CountQueries
 from tests.admin.rows import text
-from tests.support.api import Api, Caller, ok
+from tests.support.api import Api, Caller, MakeCaller, ok
 from tests.support.chunks import text as chunks
 from tests.support.targets import PATHS, Targets, post
 from tests.support.upstream import Gate, refusal, stream
@@ -194,3 +195,15 @@ def test_requests_in_flight_of_a_dead_process_are_forgotten(
         assert running.exception() is not None
         eventually(lambda: in_flight(operator, targets) == ["0", "0"])
     gate.open()
+
+
+def test_limits_restrictions_and_regions_are_shown(operator: Client, targets: Targets, make_caller: MakeCaller) -> None:
+    key = make_caller().key
+    targets.add(requests_per_minute=1200, concurrent_requests=4, keys=[key], only_metadata={"tier": "<gold>"})
+    targets.add()
+    row = row_of(targets, 0)
+    Upstream.objects.filter(pk=row.upstream_id).update(region="Helsinki <1>")
+    shown = html.unescape(section(operator, targets.name))
+    assert f"Helsinki <1> only for {key}" in shown
+    assert 'only with metadata {"tier": "<gold>"} at most 1,200 requests per minute, 4 requests at once' in shown
+    assert shown.count("at most") == 1

@@ -168,6 +168,49 @@ def test_a_model_is_visible_to_the_chosen_teams(
     assert [name in [model["id"] for model in directory.list_models(who)] for who in visible] == [True, False]
 
 
+LIMITED = {
+    "requests_per_minute": "60",
+    "tokens_per_minute": "",
+    "concurrent_requests": "4",
+    "only_metadata": '{"tier": "gold"}',
+}
+
+
+def test_limits_and_restrictions_are_saved(admin: Client, upstream: Upstream, caller: Caller) -> None:
+    name = f"m {uuid.uuid4().hex}"
+    form = {**PLAIN, **LIMITED, "name": name, "upstream": upstream.pk, "only_keys": f" {caller.key.pk}, "}
+    assert admin.post("/admin/tenants/model/add/", form).status_code == 302
+    row = Model.objects.get(name=name)
+    assert (row.requests_per_minute, row.tokens_per_minute, row.concurrent_requests) == (60, None, 4)
+    assert row.only_metadata == {"tier": "gold"}
+    with scope.every_team():
+        assert list(row.keys.values_list("pk", flat=True)) == [caller.key.pk]
+    page = f"/admin/tenants/model/{row.pk}/change/"
+    assert f'value="{caller.key.pk}"' in text(admin.get(page))
+    assert admin.post(page, {**form, "only_keys": "", "only_metadata": ""}).status_code == 302
+    with scope.every_team():
+        assert not row.keys.exists()
+    assert Model.objects.get(pk=row.pk).only_metadata == {}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("only_keys", "key_unknown", "Unknown API keys: key_unknown."),
+        ("only_metadata", '{"tier": 1}', "Enter a JSON object of strings"),
+        ("only_metadata", "[]", "Enter a JSON object of strings"),
+        ("requests_per_minute", "0", "greater than or equal to 1"),
+    ],
+)
+def test_invalid_limits_and_restrictions_are_rejected(
+    admin: Client, upstream: Upstream, field: str, value: str, message: str
+) -> None:
+    form = {**PLAIN, **LIMITED, "name": f"m {uuid.uuid4().hex}", "upstream": upstream.pk, field: value}
+    answer = admin.post("/admin/tenants/model/add/", form)
+    assert (answer.status_code, message in text(answer)) == (200, True)
+    assert not Model.objects.filter(upstream=upstream).exists()
+
+
 @pytest.mark.slow
 def test_query_count_of_models_is_independent_of_the_rows(
     admin: Client, upstream: Upstream, count_queries: Any

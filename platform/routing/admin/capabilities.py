@@ -7,10 +7,11 @@ from typing import Any
 from django import forms
 from django.core.exceptions import ImproperlyConfigured
 from typing_extensions import override
-from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
+from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminTextInputWidget
 
+from tenants import scope, services
 from tenants.capabilities import Capabilities
-from tenants.models import Model
+from tenants.models import Model, validate_metadata
 
 # OpenAI's values. A model may support fewer.
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -63,6 +64,9 @@ _LABELS = {
 }
 
 
+LIMITS = ("requests_per_minute", "tokens_per_minute", "concurrent_requests")
+
+
 class EffortsField(forms.MultipleChoiceField):
     """The reasoning efforts of a model. An empty choice means that they are unknown and that all are forwarded."""
 
@@ -84,6 +88,13 @@ class CapabilityForm(forms.ModelForm[Model]):
         help_text="Other values are rejected. If none is chosen, any value is forwarded.",
     )
 
+    only_keys = forms.CharField(
+        required=False,
+        label="API keys",
+        widget=UnfoldAdminTextInputWidget,
+        help_text="Ids of the API keys whose requests are sent here, separated by commas. Empty means every key.",
+    )
+
     class Meta:
         model = Model
         fields = [
@@ -94,11 +105,34 @@ class CapabilityForm(forms.ModelForm[Model]):
             "weight",
             "fallback_for",
             "serves",
+            *LIMITS,
+            "only_metadata",
             "enabled",
             "shutdown_date",
             *(field.name for field in fields(Capabilities)),
         ]
         labels = _LABELS
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.instance.pk is not None:
+            with scope.every_team():
+                keys = self.instance.keys.order_by("pk").values_list("pk", flat=True)
+                self.initial.setdefault("only_keys", ", ".join(keys))
+
+    def clean_only_keys(self) -> list[str]:
+        """Return the ids."""
+        ids = [key.strip() for key in str(self.cleaned_data["only_keys"]).split(",") if key.strip()]
+        services.check_keys(ids)
+        return ids
+
+    def clean_only_metadata(self) -> dict[str, str]:
+        """Return the pairs. The column's own validators do not see values that count as empty, such as a list."""
+        pairs = self.cleaned_data["only_metadata"]
+        if pairs is None:
+            return {}
+        validate_metadata(pairs)
+        return pairs  # type: ignore[no-any-return]
 
 
 def fieldsets() -> list[tuple[str, dict[str, Any]]]:
@@ -108,7 +142,11 @@ def fieldsets() -> list[tuple[str, dict[str, Any]]]:
     missing = {field.name for field in fields(Capabilities)} - grouped
     if missing:
         raise ImproperlyConfigured(f"Capabilities without a group: {', '.join(sorted(missing))}.")
-    return [(title, {"fields": list(names), "classes": ["tab"]}) for title, names in GROUPS]
+    limits = {"fields": [*LIMITS, "only_keys", "only_metadata"], "classes": ["collapse"]}
+    return [
+        ("Limits and restrictions", limits),
+        *((title, {"fields": list(names), "classes": ["tab"]}) for title, names in GROUPS),
+    ]
 
 
 def capability_labels(model: Model) -> list[str]:

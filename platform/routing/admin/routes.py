@@ -1,5 +1,6 @@
 """Page of model routes: the targets of models with several targets, live, and the actions that drain and resume one."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -118,6 +119,7 @@ def _cells(target: Model, found: TargetActivity) -> dict[str, Any]:
         "upstream": link(reverse("admin:tenants_upstream_change", args=[target.upstream_id]), target.upstream.name),
         "model": link(reverse("admin:tenants_model_change", args=[target.pk]), target.upstream_model or target.name),
         "teams": ", ".join(sorted(team.name for team in target.teams.all())),
+        "restrictions": _restrictions(target),
         "requests": f"{found.requests:,}",
         "error_rate": found.error_rate,
         "has_failed": found.failed > 0,
@@ -136,6 +138,23 @@ def _in_flight(target: Model, shared: Mapping[tuple[str, str], int] | None) -> s
         # It serves models under many names.
         return f"{sum(number for (upstream_id, _), number in shared.items() if upstream_id == target.upstream_id):,}"
     return f"{shared.get((target.upstream_id, target.upstream_model or target.name), 0):,}"
+
+
+def _restrictions(target: Model) -> list[str]:
+    """Return the restrictions and limits of a target in words."""
+    texts = []
+    if names := sorted(str(key) for key in target.keys.all()):
+        texts.append(f"only for {', '.join(names)}")
+    if target.only_metadata:
+        texts.append(f"only with metadata {json.dumps(target.only_metadata, ensure_ascii=False)}")
+    limits = [
+        (target.requests_per_minute, "requests per minute"),
+        (target.tokens_per_minute, "tokens per minute"),
+        (target.concurrent_requests, "requests at once"),
+    ]
+    if named := [f"{limit:,} {text}" for limit, text in limits if limit is not None]:
+        texts.append(f"at most {', '.join(named)}")
+    return texts
 
 
 def _state(snapshot: Snapshot | None) -> str:

@@ -25,6 +25,7 @@ from routing.admin.capabilities import CapabilityForm, capability_labels, fields
 from routing.admin.health import health_by_route, health_cell
 from routing.admin.prices import PriceInline, described
 from routing.admin.route_page import route_url
+from tenants import services
 from tenants.console.audited_admin import AuditedAdmin
 from tenants.console.permissions import PlatformOnly
 from tenants.console.roles import OPERATORS
@@ -53,7 +54,7 @@ class UpstreamForm(SecretForm):
 
     class Meta:
         model = Upstream
-        fields = ["name", "wire_api", "is_default"]
+        fields = ["name", "wire_api", "is_default", "region"]
         labels = {"wire_api": "API", "is_default": "Default"}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -133,7 +134,9 @@ class UpstreamAdmin(HealthColumn, WriteOnlySecrets, AuditedAdmin, PlatformOnly):
     search_fields = ["name", "base_url"]
     ordering = ["name"]
     readonly_fields = ["public_id", "created"]
-    fieldsets = [(None, {"fields": ["name", "address", "wire_api", "new_api_key", "forget_api_key", "is_default"]})]
+    fieldsets = [
+        (None, {"fields": ["name", "address", "wire_api", "new_api_key", "forget_api_key", "is_default", "region"]})
+    ]
     public_id = id_column()
     shown_address = column("Base URL", lambda row: format_html('<code class="c-code">{}</code>', row.base_url))
     key_state = column("API key", secret_badge)
@@ -240,6 +243,7 @@ class ModelAdmin(HealthColumn, SharedObjectAdmin):
     @override
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: Any) -> None:
         super().save_related(request, form, formsets, change)
+        services.restrict_to_keys(form.instance, form.cleaned_data["only_keys"])
         # A new model without prices gets the published ones if its provider is certain.
         if not change and not form.instance.price_entries.exists():
             price_updates.add_listed_prices(form.instance, at=now(), actor=viewer_of(request).actor)
@@ -269,6 +273,11 @@ class ModelAdmin(HealthColumn, SharedObjectAdmin):
             # The keys are not read, as one of them may be impossible to decrypt.
             kwargs["queryset"] = Upstream.objects.defer("api_key").order_by("name")
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
+
+    @display(description="API keys")
+    def only_keys(self, model: Model) -> str:
+        """Return the ids, for viewers who may not change them."""
+        return ", ".join(sorted(key.pk for key in model.keys.all())) or "–"
 
     @display(description="Shutdown", ordering="shutdown_date")
     def shutdown(self, model: Model) -> str:
