@@ -26,6 +26,7 @@ from launcher import processes, valkey
 from launcher.address import any_free_port
 from launcher.home import server_home
 from launcher.valkey import Valkey
+from limits.script import SHA
 from server.celery import app
 from tests.support import workers
 from tests.support.api import Api, Caller, MakeCaller, ok
@@ -312,6 +313,24 @@ def test_each_process_keeps_to_the_limits_of_targets_while_valkey_fails(
         for _ in range(3):
             assert _seconds(lambda: own.create(model=targets.name, input="Hi")) < LONGEST_ANSWER
         assert (len(first.received), len(second.received)) == (2, 2)
+
+
+def test_only_targets_with_limits_run_the_script_of_limits(deployment: Deployment, own: Api, targets: Targets) -> None:
+    def runs_script(model: str) -> bool:
+        client: Any = deployment.broker.client
+        with client.monitor() as monitor:
+            own.create(model=model, input="Hi")
+            client.echo(model)
+            commands = iter(lambda: monitor.next_command()["command"], f"ECHO {model}")
+            return any(SHA in command for command in list(commands))
+
+    hello = stream(*text("Hello"))
+    targets.add().always(hello)
+    # Redis may not know the script yet, and then gets its text.
+    with several_targets(targets.upstream) as limited:
+        limited.add(requests_per_minute=100).always(hello)
+        own.create(model=limited.name, input="Hi")
+        assert [runs_script(model) for model in (targets.name, limited.name)] == [False, True]
 
 
 # -- scheduled tasks ---------------------------------------------------------------------------------------------------
