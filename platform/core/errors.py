@@ -400,6 +400,18 @@ class Conflict(ApiError):
     is_final = True
 
 
+class IdempotencyKeyReused(Conflict):
+    """The idempotency key was used for another request. Use a new key for each request."""
+
+    default_code = "idempotency_key_reused"
+
+
+class IdempotentAnswerNotStored(Conflict):
+    """The request with this idempotency key was answered, and its answer was not stored."""
+
+    default_code = "idempotent_answer_not_stored"
+
+
 class ExternalConnectorError(ApiError):
     """The tools of an MCP server could not be listed."""
 

@@ -137,8 +137,7 @@ def reported_text(failed: UpstreamFailed, upstream: UpstreamEndpoint) -> str:
     status, words = error_words(upstream, failed)
     if status is None:
         return failed.failure.message
-    is_page = words.lower().startswith(("<!doctype", "<html"))
-    return f"HTTP {status}: {words}" if words and not is_page else f"HTTP {status}"
+    return f"HTTP {status}: {words}" if words and not words.startswith("<") else f"HTTP {status}"
 
 
 async def _call_tool(target: Route) -> str:

@@ -9,6 +9,7 @@ from billing import budget_alerts
 from containers import services as containers
 from core.work import work_queue
 from deliveries.outbox import queue as outbox
+from idempotency import store as idempotency
 from limits import sweeper as limits_sweeper
 from responses import search_index
 from responses.lifecycle import blocked, partitions, sweeper
@@ -51,6 +52,12 @@ def drop_expired_logs() -> int:
 def maintain_partitions() -> int:
     """Create the partitions of the next months, and drop those past their retention."""
     return partitions.create_partitions() + len(partitions.drop_old_partitions())
+
+
+@shared_task(name="responses.tasks.sweep_idempotency_keys", expires=30)
+def sweep_idempotency_keys() -> int:
+    """Delete idempotency keys past their retention, and answers that must not be stored."""
+    return idempotency.sweep()
 
 
 @shared_task(name="responses.tasks.sweep_webhooks", expires=300)

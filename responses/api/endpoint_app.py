@@ -7,25 +7,22 @@ sends errors, as the same declaration of the endpoint says. A `Call` does the wo
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
-from http import HTTPStatus
 from typing import Any
 
-import orjson
 from django.http import QueryDict
 
 from core.admission.overload import admission
 from core.http.asgi import ABORT, Receive, Send, header, send_error
 from core.http.asgi import Scope as AsgiScope
 from core.http.endpoints import Endpoint
-from core.http.rendering import JSON, as_api_error
-from core.http.sending import Client, JsonAnswer, send_body, send_events
+from core.http.rendering import as_api_error
+from core.http.sending import Client, JsonAnswer, send_events, send_json
 from core.json.large_work import off_loop
 from limits.throttle import add_headers
 from responses.api.calls import Call
 from tenants.authentication import authenticate
 from tenants.models import Scope
 
-_JSON = (b"content-type", JSON.encode())
 _NO_QUERY = QueryDict()
 
 
@@ -75,7 +72,7 @@ class EndpointApp:
                 await self._send_events(call, frames, client, send)
             elif answer is not None:
                 client.release()
-                await _send_json(answer, send)
+                await send_json(answer, send)
         except asyncio.CancelledError:
             call.disconnected()
             if not client.is_gone:
@@ -101,9 +98,3 @@ class EndpointApp:
             last_event=lambda error: call.error_frame(as_api_error(error)),
             close=close,
         )
-
-
-async def _send_json(answer: JsonAnswer, send: Send) -> None:
-    body = await off_loop(partial(orjson.dumps, answer.body))
-    headers = [(name.encode(), value.encode()) for name, value in answer.headers.items()]
-    await send_body(body, send, status=HTTPStatus.OK, headers=[*headers, _JSON])

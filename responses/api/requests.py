@@ -9,6 +9,7 @@ from core.errors import InvalidType
 from core.http.asgi import Scope, header
 from core.http.endpoints import INTEGER, STRING
 from core.http.query import METADATA_FILTER, QueryArgument, choice, nested_values, parameter, unix_time
+from idempotency.http import IS_KEYED
 from responses.models import Status
 from responses.runs.identity import RequestInfo
 from responses.runs.selectors import ResponseFilter
@@ -20,7 +21,11 @@ FORWARDED = (400, 401, 403, 413, 429, 500, 503)
 
 def info_of(scope: Scope) -> RequestInfo:
     """Return the ids of a request, for rows and logs."""
-    return RequestInfo(request_id=scope["request_id"], client_request_id=header(scope, b"x-client-request-id"))
+    return RequestInfo(
+        request_id=scope["request_id"],
+        client_request_id=header(scope, b"x-client-request-id"),
+        has_key=scope.get(IS_KEYED, False),
+    )
 
 
 def warning_headers(warnings: Sequence[str]) -> dict[str, str]:

@@ -20,10 +20,11 @@ from core.work.leases import expired_before
 from core.work.notifications import notify_from_thread
 from engine.events.response_body import Ending, failed
 from engine.events.types import Body
+from idempotency import store as idempotency
 from responses.lifecycle import resume
 from responses.models import Response
 from responses.runs import access, conversation_lock, selectors
-from responses.runs.identity import RequestInfo, channel_of, channel_of_process
+from responses.runs.identity import HAS_KEY, RequestInfo, channel_of, channel_of_process
 from tenants import scope
 from tenants.audit import audit
 from tenants.principal import Principal
@@ -161,6 +162,8 @@ def delete_response(*, actor: str, response: Response, request: RequestInfo, rea
                 history_end=fresh.history_end,
             )
             conversation_lock.release_deleted(fresh)
+        if response.options.get(HAS_KEY):
+            idempotency.delete_answer(response.team_id, response.request_id)
         places = Placement.objects.filter(owner=response.pk)
         keys = list(places.values_list("item_id", flat=True))
         places.delete()

@@ -22,7 +22,7 @@ from responses.requests import pairing
 from responses.requests.context import RequestContext
 from responses.runs.conversation_lock import ConversationAppend
 from responses.runs.event_log import FLUSH_BYTES, EventLog
-from responses.runs.identity import RunIdentity
+from responses.runs.identity import HAS_KEY, RunIdentity
 from responses.runs.recorder import Recorder
 from responses.runs.rows import Row, item_rows, new_row, preview
 from responses.runs.store import Change, LockGuard, PredecessorGuard, started, submit_new
@@ -98,6 +98,7 @@ def _options(admitted: AdmittedRequest) -> dict[str, Any]:
     return {
         **resolved.prepared.options,
         **resolved.identity.stored_options(),
+        **({HAS_KEY: True} if resolved.request.info.has_key else {}),
         **(checks.stored_options() if checks is not None else {}),
     }
 

@@ -13,18 +13,22 @@ from tenants.directory import Route
 from tenants.prices import UNKNOWN, PriceList
 from tenants.principal import Principal
 
+HAS_KEY = "has_key"
+"""Option of a response whose request has an idempotency key: its answer is stored for repetitions as well."""
+
 
 @record
 class RequestInfo:
     """The HTTP request that caused a call: its id, the id that the client gave it, and the name of the endpoint.
 
-    `batch` is true if the request is a line of a batch.
+    `batch` is true if the request is a line of a batch, `has_key` if it has an idempotency key.
     """
 
     request_id: str
     client_request_id: str = ""
     endpoint: str = "responses"
     batch: bool = False
+    has_key: bool = False
 
 
 @record

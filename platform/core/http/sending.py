@@ -2,9 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from functools import partial
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
+import orjson
+
 from core.http.asgi import WATCH, Receive, Scope, Send
+from core.http.rendering import JSON
+from core.json.large_work import off_loop
 from core.load.draining import ConnectionCut
 from core.telemetry import metrics
 
@@ -15,6 +21,7 @@ _EVENT_STREAM = [
     # nginx would otherwise collect events before it passes them on.
     (b"x-accel-buffering", b"no"),
 ]
+_JSON = (b"content-type", JSON.encode())
 _PIECE_BYTES = 256 * 1024
 _OPEN = metrics.OPEN_STREAMS.labels("sse")
 
@@ -68,6 +75,13 @@ async def send_body(body: bytes, send: Send, *, status: int, headers: Headers) -
     headers = [*headers, (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+async def send_json(answer: JsonAnswer, send: Send) -> None:
+    """Send a JSON answer."""
+    body = await off_loop(partial(orjson.dumps, answer.body))
+    headers = [(name.encode(), value.encode()) for name, value in answer.headers.items()]
+    await send_body(body, send, status=HTTPStatus.OK, headers=[*headers, _JSON])
 
 
 async def send_events(

@@ -93,6 +93,9 @@ REMEDIES: Mapping[tuple[int, str | None], str] = {
     (404, "model_not_found"): "List the models with `GET /v1/models`.",
     (405, "method_not_supported"): "Use a method from the header `Allow`.",
     (409, None): "Retrieve the object; its state does not permit the operation.",
+    (409, "idempotency_key_reused"): "Use a new `Idempotency-Key` for each request "
+    "([how](../howto/repeat-requests.md)).",
+    (409, "idempotent_answer_not_stored"): "The request was executed; retrieve its result, or send it with a new key.",
     (408, "request_timeout"): "Send the body faster; operators set the minimum rate.",
     (413, "request_too_large"): "Upload large content as a file and send its id.",
     (414, "url_too_long"): "Shorten the URL; send large values in the body.",

@@ -11,7 +11,9 @@ from core.errors import NotFound
 from core.http.asgi import ApiHandler, ApiShell, App, Receive, Scope, Send, header, with_api_headers
 from core.http.endpoints import ENDPOINT, Endpoint, EndpointIndex, asks_for_stream, endpoint_in
 from core.telemetry.metrics import OTHER
+from idempotency.http import IdempotencyLayer
 from responses.api.endpoint_app import EndpointApp
+from responses.api.restoration import RESTORATION
 from tenants.authentication import authenticate
 
 PACE = Pace(seconds=settings.BODY_WINDOW_SECONDS, bytes_per_second=settings.BODY_MIN_BYTES_PER_SECOND)
@@ -34,7 +36,7 @@ class ApiApplication:
             if endpoint.served_by is not None:
                 app = EndpointApp(endpoint)
                 self._apps[endpoint.method, endpoint.path] = counted(app) if endpoint.calls_model else app
-        guard = BodyGuard(ApiShell(self._serve), rule=self._body_rule, pace=PACE)
+        guard = BodyGuard(ApiShell(IdempotencyLayer(self._serve, RESTORATION)), rule=self._body_rule, pace=PACE)
         self._guarded = with_api_headers(with_refusal(with_bound(guard)))
 
     # Not a coroutine, which would live as long as the stream.
