@@ -3,9 +3,10 @@
 The events are the same as in HTTP streams, but without the prefixes `event:` and `data:`. Errors are sent as events.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import orjson
@@ -13,7 +14,13 @@ from django.conf import settings
 
 from core.admission import open_requests
 from core.admission.overload import admission
-from core.errors import ApiError, Overloaded, ServerError, ShuttingDown, UnsupportedParameter, shutting_down
+from core.errors import (
+    ApiError,
+    Overloaded,
+    ServerError,
+    ShuttingDown,
+    shutting_down,
+)
 from core.http import response_headers
 from core.http.asgi import Scope, header
 from core.http.rendering import as_api_error
@@ -22,17 +29,19 @@ from core.load.draining import ConnectionCut
 from core.telemetry import metrics
 from limits.throttle import add_headers
 from responses.api.requests import info_of, warning_headers
-from responses.api.socket_streams import QueuedRequest, SocketStream, SocketStreams
+from responses.api.socket_repetitions import pop_key, recorded_error, recording_of
+from responses.api.socket_streams import QueuedRequest, SocketStream, SocketStreams, parse_message
 from responses.lifecycle import create
 from responses.lifecycle.create import StartedRun
 from responses.lifecycle.resolve import NewRequest
 from responses.models import Mode
-from responses.schema import CreateResponse, parse_create
+from responses.runs.identity import RequestInfo
 from tenants.authentication import authenticate
 from tenants.models import Scope as KeyScope
 from tenants.principal import Principal
 
 _CREATED = b"event: response.created\n"
+_ERROR = b"event: error\n"
 _TERMINAL = tuple(b"event: response.%b\n" % end for end in (b"completed", b"incomplete", b"failed"))
 
 
@@ -96,20 +105,11 @@ class SocketResponses:
             with open_requests.OpenRequest(authorization), admission.waiting():
                 principal = await authenticate_socket(self._scope)
                 await admission.turn(team_id=principal.team_id, weight=principal.weight, authorization=authorization)
-                body = await off_loop(partial(_parse_message, request.values))
-                new = NewRequest(
-                    principal=principal,
-                    body=body,
-                    mode=Mode.STREAM,
-                    info=info_of(self._scope),
-                    previous=self.streams.recall(body.previous_response_id),
-                    on_socket=True,
-                )
-                started = await create.start_response(new)
-                # The run no longer needs the parameters.
-                request.release()
-                stream.running = started.run.identity.response_id
-                await self._send_events(stream, started)
+                if (key := pop_key(request.values)) is not None:
+                    await self._serve_once(stream, request, principal, key)
+                    return
+                started = await self._start(stream, request, principal, info_of(self._scope))
+                await self._send_events(stream, started.run.frames(self._disconnect), started)
         except ConnectionCut:
             await self._sender.send_error(_shutting_down_while_running(stream.running), stream.stream_id)
         except Exception as error:
@@ -123,19 +123,59 @@ class SocketResponses:
             if started is not None:
                 started.run.detach()
 
-    async def _send_events(self, stream: SocketStream, started: StartedRun) -> None:
-        """Send the events of a run, ending with a terminal event or an error."""
+    async def _start(
+        self, stream: SocketStream, request: QueuedRequest, principal: Principal, info: RequestInfo
+    ) -> StartedRun:
+        """Start the run of a request."""
+        body = await off_loop(partial(parse_message, request.values))
+        new = NewRequest(
+            principal=principal,
+            body=body,
+            mode=Mode.STREAM,
+            info=info,
+            previous=self.streams.recall(body.previous_response_id),
+            on_socket=True,
+        )
+        started = await create.start_response(new)
+        # The run no longer needs the parameters.
+        request.release()
+        stream.running = started.run.identity.response_id
+        return started
+
+    async def _serve_once(self, stream: SocketStream, request: QueuedRequest, principal: Principal, key: str) -> None:
+        """Serve a request with an idempotency key: execute it, or send the events of its first execution."""
+        own: list[StartedRun] = []
+
+        async def start(info: RequestInfo) -> StartedRun:
+            own.append(await self._start(stream, request, principal, info))
+            return own[0]
+
+        recording = await recording_of(self._scope, principal, request.values, key, start)
+        if recording.status != HTTPStatus.OK:
+            await self._sender.send(await recorded_error(recording, stream.stream_id))
+            return
+        await self._send_events(stream, recording.body(), own[0] if own else None)
+
+    async def _send_events(
+        self, stream: SocketStream, frames: AsyncIterator[bytes], started: StartedRun | None
+    ) -> None:
+        """Send the events of a run, ending with a terminal event or an error.
+
+        `started` is None for the events of a run that an earlier request with the same idempotency key has started.
+        """
         has_ended = False
-        async for data in started.run.frames(self._disconnect):
+        warnings = {} if started is None else warning_headers(started.run.warnings)
+        async for data in frames:
             for event in _events(data):
                 if event.startswith(_TERMINAL):
                     has_ended = True
                     # Done before the terminal event is sent, because the client may continue the response as soon as it
                     # has received the event, even on another stream.
                     await self._note_end(stream, started)
+                has_ended = has_ended or event.startswith(_ERROR)
                 fields: dict[str, Any] = {} if stream.stream_id is None else {"stream_id": stream.stream_id}
                 # A connection has no headers for each response, so its first event carries them.
-                headers = {**response_headers.added(), **warning_headers(started.run.warnings)}
+                headers = {**response_headers.added(), **warnings}
                 if headers and event.startswith(_CREATED):
                     fields["headers"] = headers
                 await self._sender.send(_json(event, fields))
@@ -143,8 +183,10 @@ class SocketResponses:
             # A run that was cancelled, or lost to another process, has no terminal event. An HTTP stream just ends.
             await self._sender.send_error(await self._note_end(stream, started), stream.stream_id)
 
-    async def _note_end(self, stream: SocketStream, started: StartedRun) -> ApiError:
+    async def _note_end(self, stream: SocketStream, started: StartedRun | None) -> ApiError:
         """Update the memory of the stream after a run. Return the error to send if the run has no terminal event."""
+        if started is None:
+            return ServerError()
         end = await started.run.finished()
         match end.ending.status:
             case "completed" | "incomplete":
@@ -166,18 +208,6 @@ def _shutting_down_while_running(response_id: str | None) -> Overloaded:
         f"{response_id}?stream=true&starting_after=N.",
         headers=dict(shutting_down().headers),
     )
-
-
-def _parse_message(values: dict[str, Any]) -> CreateResponse:
-    """Validate the parameters of a `response.create` event."""
-    # `stream: true` is redundant but allowed, as OpenAI's agents SDK sends it with each request.
-    if values.get("background") is not None:
-        raise UnsupportedParameter("The parameter 'background' is not supported over WebSocket.", param="background")
-    if values.get("stream", True) is not True and values["stream"] is not None:
-        raise UnsupportedParameter(
-            "The parameter 'stream' is not supported over WebSocket: every response is streamed.", param="stream"
-        )
-    return parse_create({**values, "stream": True})
 
 
 def _events(data: bytes) -> Iterator[bytes]:

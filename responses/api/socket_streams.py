@@ -17,6 +17,7 @@ from core.errors import (
     Overloaded,
     TooManyOpenRequests,
     TooManyStreams,
+    UnsupportedParameter,
     retry_headers,
     shutting_down,
 )
@@ -25,6 +26,7 @@ from core.http.validation import json_type
 from core.json import large_work
 from core.json.large_work import Weight
 from responses.requests.context import UnstoredResponse
+from responses.schema import CreateResponse, parse_create
 
 # OpenAI's limits for streams and for responses that run at the same time on a connection.
 MAX_NAMED_STREAMS = 32
@@ -159,6 +161,18 @@ class SocketStreams:
                     await self._serve(stream, request)
                 finally:
                     request.release()
+
+
+def parse_message(values: dict[str, Any]) -> CreateResponse:
+    """Validate the parameters of a `response.create` event."""
+    # `stream: true` is redundant but allowed, as OpenAI's agents SDK sends it with each request.
+    if values.get("background") is not None:
+        raise UnsupportedParameter("The parameter 'background' is not supported over WebSocket.", param="background")
+    if values.get("stream", True) is not True and values["stream"] is not None:
+        raise UnsupportedParameter(
+            "The parameter 'stream' is not supported over WebSocket: every response is streamed.", param="stream"
+        )
+    return parse_create({**values, "stream": True})
 
 
 def pop_stream_id(values: dict[str, Any]) -> str | None:

@@ -3,6 +3,7 @@ stored."""
 
 import re
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
@@ -622,3 +623,51 @@ def test_an_idle_connection_stays_open(web: WebProcess, daphne_web: WebProcess, 
             socket.stay_silent(60 / len(sockets))
         for socket in sockets:
             assert socket.respond(model=script.say("Hello").model, input="Hi")["status"] == "completed"
+
+
+# -- idempotency keys --------------------------------------------------------------------------------------------------
+
+
+def test_a_request_with_the_same_idempotency_key_gets_the_same_events(
+    connect: Connect, script: Script, api: Api
+) -> None:
+    script.say("Hel", "lo")
+    body = {"model": script.model, "input": "Hi", "idempotency_key": uuid.uuid4().hex}
+    with connect() as first, connect() as second:
+        events = first.create(**body)
+        assert second.create(**body) == events
+        assert first.create(**body) == events
+    assert len(script.received) == 1
+
+
+def test_a_request_joins_a_running_one_with_the_same_idempotency_key(connect: Connect, script: Script) -> None:
+    script.then(stream(chunk(content="Hel"), gate := Gate(), chunk(content="lo"), chunk(finish="stop")))
+    body = {"model": script.model, "input": "Hi", "idempotency_key": uuid.uuid4().hex}
+    with connect() as first, connect() as second:
+        first.ask(**body)
+        gate.wait_until_reached()
+        second.ask(**body)
+        gate.open()
+        assert first.rest() == second.rest()
+    assert len(script.received) == 1
+
+
+def test_another_request_with_the_same_idempotency_key_is_refused(socket: Socket, script: Script) -> None:
+    script.say("Hello")
+    key = uuid.uuid4().hex
+    socket.create(model=script.model, input="Hi", idempotency_key=key)
+    socket.ask(model=script.model, input="Bye", idempotency_key=key)
+    event = socket.next()
+    assert (event["status"], event["error"]["code"]) == (409, "idempotency_key_reused")
+    socket.ask(model=script.model, input="Hi", idempotency_key=7)
+    assert socket.next()["error"]["param"] == "idempotency_key"
+
+
+def test_an_invalid_request_with_an_idempotency_key_gets_the_same_error(socket: Socket, script: Script) -> None:
+    key = uuid.uuid4().hex
+    errors = []
+    for _ in range(2):
+        socket.ask(model=script.model, input=7, idempotency_key=key)
+        errors.append(socket.next())
+    assert errors[0]["status"] == 400
+    assert errors[0]["error"] == errors[1]["error"]
