@@ -17,7 +17,7 @@ from random import Random
 import orjson
 from aiohttp import web
 
-from benchmarks.books.upstream import Body, chunk, text_of, usage_of
+from benchmarks.books.upstream import Body, chunk, send_completion, text_of, usage_of
 from benchmarks.failover.upstream import Attempt, cost_of, reset, text_events, text_for, words_of
 from launcher.address import any_free_port
 
@@ -144,6 +144,10 @@ class OutageTarget:
         sent = 0
         try:
             await self._runs.wait()
+            if not attempt.streamed:
+                self._charge(attempt, len(words_of(text_for(attempt.run))))
+                await asyncio.sleep(_PACE * attempt.output)
+                return await send_completion(request, attempt, text_for(attempt.run), [], cuts=False)
             response = web.StreamResponse(headers={"content-type": "text/event-stream", "x-request-id": attempt.id})
             await response.prepare(request)
             words = words_of(text_for(attempt.run).removeprefix(attempt.prefix))
