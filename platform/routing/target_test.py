@@ -137,7 +137,8 @@ def reported_text(failed: UpstreamFailed, upstream: UpstreamEndpoint) -> str:
     status, words = error_words(upstream, failed)
     if status is None:
         return failed.failure.message
-    return f"HTTP {status}: {words}" if words and not words.startswith("<") else f"HTTP {status}"
+    is_page = words.lower().startswith(("<!doctype", "<html"))
+    return f"HTTP {status}: {words}" if words and not is_page else f"HTTP {status}"
 
 
 async def _call_tool(target: Route) -> str:
