@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
@@ -178,9 +179,14 @@ def _start(servers: Servers, plan: Plan, upstream: FailingUpstream) -> tuple[str
         for cell in plan.cells
         for priority, target in enumerate(TARGETS)
     ]
-    servers.manage("shell", "-v", "0", "-c", _ADD_TARGETS.replace("{rows}", json.dumps(rows)))
+    add_targets(servers, rows)
     web = servers.start_web(processes=PROCESSES, key=made["key"])
     return web.url, {"Content-Type": "application/json", **web.headers}, f"http://127.0.0.1:{port}/metrics"
+
+
+def add_targets(servers: Servers, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Add targets with their prices: `name` and `url` of the server, `model`, `priority`, `capabilities`, `prices`."""
+    servers.manage("shell", "-v", "0", "-c", _ADD_TARGETS.replace("{rows}", json.dumps(rows)))
 
 
 def _read_metrics(url: str) -> Metrics:

@@ -24,6 +24,7 @@ from benchmarks.books.audit import is_settled
 from benchmarks.books.driver import until
 from benchmarks.failover.cases import APIS, Outcome
 from benchmarks.failover.clients import Reply, outcome_of, reply_to
+from benchmarks.failover.command import add_targets
 from benchmarks.failover.outage_targets import MODEL, PRICES, Change, OutageTarget, State, running_targets, schedule
 from benchmarks.failover.upstream import Attempt, text_for
 from benchmarks.failover.usage import stored_records, usage_faults
@@ -44,22 +45,6 @@ _LARGE_BUDGET = Decimal(100)
 _ANSWER_COST = Decimal("0.001")
 _SETTLED_SECONDS = 90.0
 _SHOWN = 10
-_ADD_TARGETS = """
-import io, json
-from decimal import Decimal
-from django.core.management import call_command
-from tenants import scope, services
-from tenants.models import Model
-from tenants.prices import PriceEntry
-for row in json.loads('''{rows}'''):
-    address = ("--name", row["name"], "--base-url", row["url"], "--models", row["model"])
-    place = ("--priority", str(row["priority"]), "--capabilities", json.dumps(row["capabilities"]), "--json")
-    call_command("add_upstream", *address, *place, stdout=io.StringIO())
-    with scope.every_team():
-        model = Model.objects.get(name=row["model"], upstream__name=row["name"])
-    entries = [PriceEntry(dimension=name, amount=Decimal(amount)) for name, amount in row["prices"].items()]
-    services.set_prices(model, entries)
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +208,7 @@ def _start(servers: Servers, targets: Sequence[OutageTarget], budget: Decimal) -
         }
         for target in targets
     ]
-    servers.manage("shell", "-v", "0", "-c", _ADD_TARGETS.replace("{rows}", json.dumps(rows)))
+    add_targets(servers, rows)
     web = servers.start_web(processes=_PROCESSES, key=made[0]["key"])
     return web.url, (made[0]["key"], made[1]["key"])
 
