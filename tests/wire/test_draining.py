@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -114,6 +115,29 @@ def test_a_closed_stream_continues_on_another_process_without_gap_or_repetition(
     with scope.team(caller.team.pk):
         outcomes = [one.outcome for one in UsageRecord.objects.order_by("id")]
     assert outcomes == ["interrupted", "stop"]
+
+
+@SERVERS
+def test_a_repetition_gets_the_whole_stream_of_a_request_whose_process_was_stopped(
+    server: str, api: Api, caller: Caller, script: Script, worker: WorkerProcess
+) -> None:
+    """The run continues on a worker, and a request with the same idempotency key follows it."""
+    gate = Gate()
+    script.then(stream(chunk(content="Hal"), gate)).say("Hello")
+    keys = {"Idempotency-Key": uuid.uuid4().hex}
+    with leaving(caller, server=server) as (process, old):
+        codes: list[int] = []
+        old.headers |= keys
+        first = read_cut(old, gate, lambda: codes.append(process.stop()), model=script.model, input="Hi")
+    assert codes == [0]
+    response_id = orjson.loads(first[0].partition(b"\ndata: ")[2])["response"]["id"]
+    body = {"model": script.model, "input": "Hi", "stream": True}
+    repeated = api.post("/responses", body, headers=keys)
+    assert repeated.headers["idempotent-replayed"] == "true"
+    assert repeated.content.startswith(b"".join(first))
+    assert repeated.content.endswith(b"data: [DONE]\n\n")
+    assert text_of(api.retrieve(response_id)) == ["Hal", "Hello"]
+    assert api.post("/responses", body, headers=keys).content == repeated.content
 
 
 def test_a_run_is_handed_over_between_two_turns(
