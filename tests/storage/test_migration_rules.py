@@ -12,7 +12,7 @@ from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
 pytestmark = pytest.mark.usefixtures("database")
-APPS = {"conversations", "containers", "responses", "skills", "tenants"}
+APPS = {"conversations", "containers", "idempotency", "responses", "skills", "tenants"}
 RULES = {
     r"\bDROP DEFAULT\b": "The previous version inserts rows without the column: use db_default instead of default.",
     r"\bADD COLUMN (?:(?!\bDEFAULT\b).)*NOT NULL": "A new column needs a default of the database (db_default) or null.",
@@ -24,7 +24,9 @@ RULES = {
     r"\bADD CONSTRAINT (?!.*NOT VALID)": "Add the constraint NOT VALID, and validate it in a second migration.",
 }
 # Reviewed migrations, with the reason why they may break a rule.
-ACCEPTED: dict[tuple[str, str], str] = {}
+ACCEPTED = {
+    ("tenants", "0013_target_limits"): "A longer varchar rewrites nothing, and operators enter a few rows.",
+}
 
 
 def defects(migration: migrations.Migration, state: ProjectState) -> Iterator[str]:

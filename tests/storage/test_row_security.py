@@ -26,6 +26,7 @@ APPS = ("tenants", "conversations", "skills", "containers", "responses")
 GLOBAL = {
     "tenants_upstream",
     "tenants_model",
+    "tenants_modelkey",
     "tenants_connector",
     "tenants_searchengine",
     "responses_commitmark",
