@@ -7,7 +7,7 @@ requests, streams and background workers run the same code.
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum, auto
 from typing import assert_never
 
@@ -35,6 +35,7 @@ from engine.steps import (
     FragmentsClosed,
     RunEnded,
     RunStarted,
+    RunSuspended,
     Step,
     ToolsPrepared,
     TurnDiscarded,
@@ -95,13 +96,13 @@ class Run:
         self._service_tier = "default"
 
     async def steps(self) -> AsyncGenerator[Step, None]:
-        """Yield the steps of the run up to `RunEnded`.
+        """Yield the steps of the run up to `RunEnded` or `RunSuspended`.
 
         The iteration may be stopped at any point; call `interrupt` afterwards to close open items.
         """
-        action: Action | RunEnded = Action.START if self._context.generates else self._completed()
+        action: Action | RunEnded | RunSuspended = Action.START if self._context.generates else self._completed()
         try:
-            while not isinstance(action, RunEnded):
+            while isinstance(action, Action):
                 if (steps := self._steps_of(action)) is not None:
                     async with aclosing(steps):
                         async for step in steps:
@@ -115,7 +116,9 @@ class Run:
                             if isinstance(passed, RunEnded):
                                 return
                 action = self._next(action)
-            yield action if self._moderation is None else await self._moderation.check_end(action)
+            last = action if self._moderation is None else await self._moderation.check(action)
+            if last is not None:
+                yield last
         finally:
             await self._tools.close()
 
@@ -136,8 +139,8 @@ class Run:
             case Action.CALL_MODEL:
                 return self._call_model()
 
-    def _next(self, done: Action) -> Action | RunEnded:
-        """Return the action that follows a finished one, or the end of the run."""
+    def _next(self, done: Action) -> Action | RunEnded | RunSuspended:
+        """Return the action that follows a finished one, or the last step in this process."""
         compactor = self._compactor
         match done:
             # A run that only compacts its input calls no tools, so they need no preparation.
@@ -151,6 +154,8 @@ class Run:
                 message = f"The call of '{call.name}' was interrupted, and its tool is not known to be repeatable."
                 return self._end(failed(Failure.of(UpstreamError(message))))
             case Action.RUN_CALLS:
+                if self._waits_for_decisions():
+                    return RunSuspended()
                 if self._state.awaits_client:
                     # The response is complete for us: the client sends outputs or approvals in its next request.
                     return self._completed()
@@ -164,6 +169,11 @@ class Run:
                 # item was announced in the stream, because an announced item has to follow.
                 return self.end_idle(failed(compactor.failure))
         return self._completed() if compactor.is_only_step else Action.CALL_MODEL
+
+    def _waits_for_decisions(self) -> bool:
+        """Return true if people have to decide about calls before the run continues. It waits for no outputs."""
+        state = self._state
+        return self._context.decision_seconds is not None and state.awaits_client and not state.awaits_outputs
 
     def next_request(self) -> TurnRequest | None:
         """Return the next model request, from the state that is known now; None for a run that calls no model."""
@@ -262,7 +272,8 @@ class Run:
         state.pending += [PendingCall(call=c.call, turn=c.turn) for c in calls if c.state == "pending"]
         state.hosted_calls += sum(c.state == "pending" for c in calls)
         state.insertions += [insertion for c in calls if (insertion := dispatch.refusal_insertion(c)) is not None]
-        state.awaits_client = state.awaits_client or any(c.state in {"waiting", "asked"} for c in calls)
+        state.awaits_outputs = state.awaits_outputs or any(c.state == "waiting" for c in calls)
+        state.awaits_client = state.awaits_outputs or state.awaits_client or any(c.state == "asked" for c in calls)
 
     async def _call_model(self) -> AsyncGenerator[Step, None]:
         context, state, started_at = self._context, self._state, self._now()
@@ -315,6 +326,9 @@ class Run:
             state.output.append(items[-1])
         records = calls.records(turn=record.number, after=len(state.output))
         self._register_calls(records)
+        if self._waits_for_decisions():
+            expires_at = record.ended_at + timedelta(seconds=self._context.decision_seconds or 0)
+            records = [call if call.ask is None else replace(call, expires_at=expires_at) for call in records]
         return TurnEnded(events=events, turn=record, items=items, calls=records)
 
     def _discard_turn(self, turn: _OpenTurn, result: TurnResult, discarded: DiscardedTurn) -> TurnDiscarded:

@@ -11,7 +11,7 @@ from engine import spans
 from engine.events.response_body import Ending, closing, failed
 from engine.events.types import Body, Event
 from engine.state import OutputItem, RunState
-from engine.steps import ContextCompacted, Emitted, RunEnded, Step, TurnDiscarded, TurnEnded, TurnRecord
+from engine.steps import ContextCompacted, Emitted, RunEnded, RunSuspended, Step, TurnDiscarded, TurnEnded, TurnRecord
 
 ModerationResult = dict[str, Any]
 """JSON of a `moderation_result`, or of an `error` if the model gave no result. Each checker adds its own fields."""
@@ -66,8 +66,9 @@ class ModerationGate:
                 if (failure := self._checks.failure_for(found)) is not None:
                     return self._withhold(self._failed(failure, found), step.items, step.turn, at=self._now())
                 return replace(step, events=[*self._release(), *step.events])
-            case ContextCompacted():
-                # A compaction item is encrypted notes for the model, not output: there is nothing to check.
+            case ContextCompacted() | RunSuspended():
+                # There is nothing to check: a compaction item is encrypted notes for the model, not output, and the
+                # turn of a suspended run was checked. Another process continues the run without the events held here.
                 return replace(step, events=[*self._release(), *step.events])
             case RunEnded():
                 return await self.check_end(step)

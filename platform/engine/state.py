@@ -43,7 +43,8 @@ class RunContext:
     The first `instruction_items` items belong to the instructions (a prompt's messages); the following
     `compacted_items` replace an earlier part of the conversation. `compaction` sets when to compact again. A run that
     does not generate (`generate: false`) calls no model and completes immediately. Without `wants_events`, the
-    client reads only the end, as in a JSON request.
+    client reads only the end, as in a JSON request. With `decision_seconds`, the run waits so long for the decisions of
+    people about its calls. Without it, the response completes, and the client sends the decisions in its next request.
     """
 
     parameters: dict[str, Any]
@@ -61,6 +62,7 @@ class RunContext:
     compaction: CompactionPlan | None = None
     generates: bool = True
     wants_events: bool = True
+    decision_seconds: int | None = None
 
 
 @record
@@ -152,7 +154,8 @@ class RunState:
     `pending`: hosted calls without a final item, in call order.
     `fragments`: items of a turn that was cut; open items are closed as incomplete before anything else happens.
     `hosted_calls`: number of hosted calls that were accepted, for `max_tool_calls`.
-    `awaits_client`: the client has to send outputs or approvals before the model is called again.
+    `awaits_client`: the client has to send outputs or approvals before the model is called again. `awaits_outputs` is
+    also true if at least one of them is an output, which only the next request can contain.
     `discarded`: number of discarded turns; `rejected` is the discarded turn directly before the next turn, if any.
     `input_too_long`: the upstream rejected the input as too long, so later turns send half of it.
     `unproductive_turns`: number of turns since the last one with a valid call.
@@ -170,6 +173,7 @@ class RunState:
     usage: Usage = field(default_factory=Usage)
     hosted_calls: int = 0
     awaits_client: bool = False
+    awaits_outputs: bool = False
     insertions: list[ContextInsertion] = field(default_factory=list)
     discarded: int = 0
     rejected: DiscardedTurn | None = None

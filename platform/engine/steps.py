@@ -87,7 +87,7 @@ class CallRecord:
     """Tool call that the model made in a turn. `kind` is the kind of hosted tool, or "function" for the client's tools.
 
     `answer` is the output that the model reads for a refused call; it is inserted after the first `after` items of the
-    output. `ask` is the approval request of a call that needs one.
+    output. `ask` is the approval request of a call that needs one. The run waits for it until `expires_at`, if set.
     """
 
     call: Call
@@ -97,6 +97,7 @@ class CallRecord:
     answer: str | None = None
     after: int = 0
     ask: RequireApproval | None = None
+    expires_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +139,7 @@ class ContextCompacted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsPrepared:
-    """Hosted tools prepared the first turn: items such as `mcp_list_tools`, or calls that the client approved.
+    """Hosted tools prepared the first turn: items such as `mcp_list_tools`, or calls that were approved.
 
     The run ends here if there is a `failure`.
     """
@@ -183,6 +184,13 @@ class ToolFinished:
     events: list[Event]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSuspended:
+    """The run waits for decisions of people. This process is finished with it; a worker continues it afterwards."""
+
+    events: list[Event] = field(default_factory=list)
+
+
 @record
 class RunEnded:
     """The run ended.
@@ -213,5 +221,6 @@ Step = (
     | ToolsStarted
     | ToolsReturned
     | ToolFinished
+    | RunSuspended
     | RunEnded
 )

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from engine.steps import (
     CallRecord,
     Emitted,
     RunEnded,
+    RunSuspended,
     Step,
     ToolFinished,
     ToolsPrepared,
@@ -26,7 +29,7 @@ from engine.steps import (
 )
 from engine.turn import Call, CallForm, FunctionTool
 from tests.support.chunks import calls, text
-from tests.support.runs import begin, play
+from tests.support.runs import begin, context, play
 from tests.support.scripted import HostedTools, ScriptedModel, ScriptedTools
 from tests.support.streams import assert_well_formed
 
@@ -233,6 +236,40 @@ async def test_an_approval_request_and_a_client_call_end_the_run_together() -> N
     played = await play(calls(search="{}", get_time="{}"), hosted=tools, tools=[CLIENTS])
     assert [item["type"] for item in played.output] == ["function_call", "mcp_approval_request"]
     assert played.end.ending.status == "completed"
+
+
+def waiting(**request: Any) -> RunContext:
+    """Return the context of a run that waits an hour for decisions."""
+    return replace(context(**request), decision_seconds=3600)
+
+
+async def test_a_run_that_may_wait_is_suspended_after_its_other_calls() -> None:
+    tools = DecidingTools(RequireApproval(APPROVAL, definition="digest"), search=[], read=["its text"])
+    run = begin(ScriptedModel(calls(search="{}", read="{}")), tools, given=waiting())
+    steps = [step async for step in run.steps()]
+    assert isinstance(steps[-1], RunSuspended)
+    assert [item["type"] for step in steps for item in bodies_of(step)] == ["mcp_approval_request", "mcp_call"]
+    turn = next(step for step in steps if isinstance(step, TurnEnded))
+    (asked,) = (record for record in turn.calls if record.state == "asked")
+    assert asked.expires_at == turn.turn.ended_at + timedelta(hours=1)
+    assert run.is_idle
+    tools.verify()
+
+
+async def test_a_run_that_may_wait_ends_for_calls_of_client_tools() -> None:
+    tools = DecidingTools(RequireApproval(APPROVAL, definition="digest"), search=[])
+    run = begin(ScriptedModel(calls(search="{}", get_time="{}")), tools, given=waiting(tools=[CLIENTS]))
+    steps = [step async for step in run.steps()]
+    end = steps[-1]
+    assert isinstance(end, RunEnded)
+    assert end.ending.status == "completed"
+    turn = next(step for step in steps if isinstance(step, TurnEnded))
+    assert [record.expires_at for record in turn.calls] == [None, None]
+
+
+def bodies_of(step: Step) -> list[Body]:
+    """Return the items of a step."""
+    return [item.body for item in getattr(step, "items", ())]
 
 
 class PreparedTools(ScriptedTools):

@@ -7,10 +7,12 @@ from typing_extensions import override
 from conversations.items import plain_text
 from core.clock import now
 from engine.events.response_body import opening
+from engine.events.tools import McpCallInProgress
 from engine.events.types import Body
 from engine.loop import Run
-from engine.moderation import ModerationResult
+from engine.moderation import ModerationGate, ModerationResult
 from engine.state import RunState
+from engine.steps import Emitted, RunSuspended
 from responses.moderation.parameter import ModerationCheck
 from responses.runs.identity import RequestInfo
 from responses.schema.options import ModerationMode, ModerationParam, ModerationPolicy
@@ -42,12 +44,16 @@ class FightModeration(ModerationCheck):
         return {"type": "moderation_result", "flagged": flagged, "categories": {}}
 
 
+def blocking_checks() -> FightModeration:
+    """Return blocking moderation of the output, after input that was not flagged."""
+    found: ModerationResult = {"type": "moderation_result", "flagged": False, "categories": {}}
+    request = RequestInfo(request_id="req_1")
+    return FightModeration(principal=PRINCIPAL, policy=BLOCKING, request=request, input_result=found)
+
+
 async def play(*turns: Sequence[Piece], tools: ScriptedTools) -> Played:
     """Play a run with blocking moderation; assert that its events are in order."""
-    found: ModerationResult = {"type": "moderation_result", "flagged": False, "categories": {}}
-    checks = FightModeration(
-        principal=PRINCIPAL, policy=BLOCKING, request=RequestInfo(request_id="req_1"), input_result=found
-    )
+    checks = blocking_checks()
     model, given = ScriptedModel(*turns), context()
     run = Run(given, RunState(), model=model, tools=toolbox(tools), now=now, checks=checks)
     steps = [step async for step in run.steps()]
@@ -82,3 +88,14 @@ async def test_accepted_turns_are_sent_one_by_one() -> None:
     assert [item["type"] for item in run.output] == ["message", "mcp_call", "message"]
     assert run.end.response["moderation"]["output"]["flagged"] is False
     assert run.types[-1] == "completed"
+
+
+async def test_events_that_are_held_back_are_sent_when_the_run_is_suspended() -> None:
+    state = RunState()
+    run = Run(context(), state, model=ScriptedModel(), tools=toolbox(None), now=now)
+    gate = ModerationGate(blocking_checks(), state, end=run._end, now=now)
+    progress = McpCallInProgress(output_index=0, item_id="mcp_1")
+    assert await gate.check(Emitted([progress])) is None
+    suspended = await gate.check(RunSuspended())
+    assert suspended is not None
+    assert suspended.events == [progress]
