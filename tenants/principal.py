@@ -50,6 +50,8 @@ class Principal:
       the model could answer without the tool.
     - `weight`: the team's share of the capacity for which teams compete, relative to other teams.
     - `continues_without_servers`: a response continues without an MCP server whose tools cannot be listed.
+    - `requires_approval`: MCP tools and servers whose calls require approval, whatever a request says.
+    - `waits_for_approval`: background responses wait for approvals, unless a request says otherwise.
     - `allows_fallback_models`: a fallback model may answer in place of the requested one.
     - `limits`: the limits of the team, of the key and of every end user (`*`).
     - `limits_some_end_users`: some end users of the team have their own limits, which are looked up separately.
@@ -66,6 +68,8 @@ class Principal:
     grace_seconds: int | None
     rejects_unavailable_tools: bool = False
     continues_without_servers: bool = False
+    requires_approval: frozenset[str] = frozenset()
+    waits_for_approval: bool = False
     allows_fallback_models: bool = True
     denied_models: frozenset[str] = frozenset()
     limits: tuple[SubjectLimits, ...] = field(default=())

@@ -356,6 +356,8 @@ def _principal(key: ApiKey, limits: Limits) -> Principal:
         grace_seconds=key.team.disconnect_grace_seconds,
         rejects_unavailable_tools=key.team.reject_unavailable_tools,
         continues_without_servers=key.team.continue_without_mcp_servers,
+        requires_approval=frozenset(key.team.require_approval),
+        waits_for_approval=key.team.wait_for_approval,
         allows_fallback_models=key.team.allow_fallback_models,
         limits=tuple(subject_limits(limit_set) for limit_set in sets if limit_set.end_user in {"", EVERY_END_USER}),
         limits_some_end_users=any(limit_set.end_user not in {"", EVERY_END_USER} for limit_set in sets),

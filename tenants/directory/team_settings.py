@@ -21,10 +21,12 @@ from tenants.prices import PriceList
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpServer:
-    """Address and credentials of a connector. Both are secrets of the operator."""
+    """Address, credentials and settings of a connector. Address and credentials are secrets of the operator."""
 
     url: str = field(repr=False)
     authorization: str = field(repr=False)
+    requires_approval: bool = False
+    waits_for_approval: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +58,14 @@ def connector(team_id: str, name: str) -> McpServer | None:
     # Not `scope.team`: row-level security would hide the rows that restrict an object to other teams.
     with scope.every_team():
         found = Connector.objects.filter(visible_to(team_id), name=name, enabled=True).first()
-    return McpServer(url=found.url, authorization=found.authorization) if found else None
+    if found is None:
+        return None
+    return McpServer(
+        url=found.url,
+        authorization=found.authorization,
+        requires_approval=found.require_approval,
+        waits_for_approval=found.wait_for_approval,
+    )
 
 
 @CachedLookup

@@ -520,6 +520,17 @@ class Connector(models.Model):
         blank=True,
         help_text="Teams that may use the connector. Empty means every team.",
     )
+    require_approval = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Require approval for each call of its tools, whatever the request says.",
+    )
+    wait_for_approval = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Let background responses wait when one of its tools requires approval. Otherwise they complete with "
+        "the approval request. Requests can choose.",
+    )
     enabled = models.BooleanField(default=True)
     created_at = models.DateTimeField(default=now, editable=False)
 

@@ -128,6 +128,20 @@ class Team(models.Model):
         help_text="Continue a response without an MCP server whose tools cannot be listed. Otherwise the response "
         "fails, as at OpenAI.",
     )
+    wait_for_approval = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Let background responses wait when a tool requires approval, until somebody decides here or through "
+        "the API. Otherwise they complete with the approval request. Requests can choose.",
+    )
+    require_approval = ArrayField(
+        models.CharField(max_length=200),
+        blank=True,
+        default=list,
+        db_default=[],
+        help_text="MCP tools whose calls always require approval, whatever the request says: names of tools, "
+        "connectors, server labels or host names of servers, or * for all.",
+    )
     model_policy = models.CharField(
         "model permissions", max_length=10, choices=ModelPolicy.choices, blank=True, default=ModelPolicy.NONE
     )

@@ -54,7 +54,7 @@ class ConnectorForm(SecretForm):
 
     class Meta:
         model = Connector
-        fields = ["name", "title", "url", "enabled"]
+        fields = ["name", "title", "url", "require_approval", "wait_for_approval", "enabled"]
 
     def clean_url(self) -> str:
         """Reject URLs that the platform's HTTP client would reject."""
@@ -78,7 +78,10 @@ class ConnectorAdmin(WriteOnlySecrets, SharedObjectAdmin):
     search_fields = ["name", "title", "url"]
     ordering = ["name"]
     inlines = [ConnectorVisibilityInline]
-    fieldsets = [(None, {"fields": ["name", "title", "url", "new_authorization", "forget_authorization", "enabled"]})]
+    fieldsets = [
+        (None, {"fields": ["name", "title", "url", "new_authorization", "forget_authorization", "enabled"]}),
+        ("Approvals", {"fields": ["require_approval", "wait_for_approval"]}),
+    ]
     shown_url = column("URL", lambda connector: format_html('<code class="c-code">{}</code>', connector.url))
     token_state = column("Token", secret_badge)
 

@@ -51,6 +51,8 @@ class TeamForm(forms.ModelForm[Team]):
             "tools",
             "reject_unavailable_tools",
             "continue_without_mcp_servers",
+            "require_approval",
+            "wait_for_approval",
             "full_text_search",
         ]
         labels = {
@@ -129,6 +131,7 @@ class TeamAdmin(AuditedAdmin, TeamScoped):
             "Hosted tools",
             {"fields": ["tools", "reject_unavailable_tools", "continue_without_mcp_servers", "image_model"]},
         ),
+        ("Approvals", {"fields": ["require_approval", "wait_for_approval"]}),
         ("Reasoning", {"fields": ["summary_model"]}),
     ]
 
