@@ -89,6 +89,37 @@ class BadRequest(ApiError):
     status = 400
 
 
+class ApprovalAwaited(BadRequest):
+    """A request answers an approval request for which a response waits, or continues this response."""
+
+    default_code = "approval_awaited"
+
+    def __init__(self, request_id: str, *, response_id: str, param: str) -> None:
+        super().__init__(
+            f"Response '{response_id}' is waiting for approval request '{request_id}'. Decide it with POST "
+            f"/v1/responses/{response_id}/approvals/{request_id}, and the response continues.",
+            param=param,
+        )
+
+
+class ApprovalDecided(BadRequest):
+    """The approval request was decided before."""
+
+    default_code = "approval_already_decided"
+
+
+class ApprovalExpired(BadRequest):
+    """The approval request has expired."""
+
+    default_code = "approval_expired"
+
+
+class ApprovalNotAwaited(BadRequest):
+    """No response waits for the approval request."""
+
+    default_code = "approval_not_awaited"
+
+
 class MissingParameter(BadRequest):
     """A required parameter is missing."""
 

@@ -17,7 +17,7 @@ from engine.events.types import Body, Event
 from engine.loop import Run
 from engine.state import RunContext, RunState
 from engine.steps import Emitted, Step, ToolFinished, ToolsStarted
-from responses.models import Approval, EventBatch, Mode, Response, Status, ToolCall
+from responses.models import Decision, EventBatch, Mode, Response, Status, ToolCall
 from responses.requests import parameters
 from responses.runs.identity import RunIdentity
 from responses.runs.recorder import Recorder
@@ -36,7 +36,7 @@ _LEASE = timedelta(days=2)
 _DATED: dict[type[models.Model], str] = {
     Item: "created_at",
     EventBatch: "created_at",
-    Approval: "asked_at",
+    Decision: "asked_at",
     ToolCall: "started_at",
     UsageRecord: "occurred_at",
 }

@@ -322,6 +322,8 @@ WHITENOISE_AUTOREFRESH = DEBUG
 
 # -- runs --------------------------------------------------------------------------------------------------------------
 
+# How long a background response waits for an approval.
+APPROVAL_WAIT_SECONDS = env.integer("APPROVAL_WAIT_SECONDS", default=7 * 24 * 3600, minimum=1)
 # Long enough to survive a few missed renewals, short enough to find the runs of a dead process soon.
 LEASE_SECONDS = env.integer("LEASE_SECONDS", default=30, minimum=3)
 # Longest time for which deltas of a run without connected clients are only in memory.
@@ -420,6 +422,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
 CELERY_BEAT_SCHEDULE = {
     "run-background": {"task": "responses.tasks.run_background", "schedule": 5.0},
     "sweep-dead-runs": {"task": "responses.tasks.sweep_dead_runs", "schedule": 10.0},
+    "sweep-decisions": {"task": "responses.tasks.sweep_decisions", "schedule": 10.0},
     "wake-blocked-runs": {"task": "responses.tasks.wake_blocked_runs", "schedule": 5.0},
     "sweep-limits": {"task": "responses.tasks.sweep_limits", "schedule": 15.0},
     "drop-old-logs": {"task": "responses.tasks.drop_expired_logs", "schedule": 30.0},

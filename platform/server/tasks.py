@@ -13,9 +13,11 @@ from idempotency import store as idempotency
 from limits import sweeper as limits_sweeper
 from responses import search_index
 from responses.lifecycle import blocked, partitions, sweeper
+from responses.lifecycle.decisions import expiry
 from responses.lifecycle.worker import Dispatcher
 from responses.rollups import aggregate
 from responses.runs import open_calls
+from responses.runs.decisions import notices
 from responses.webhooks.models import WebhookDelivery
 from tools.vectors import services as vector_stores
 from tools.vectors.ingestion import Ingestion
@@ -26,6 +28,13 @@ def sweep_dead_runs() -> int:
     """End the runs of dead processes, and record the other calls of these processes."""
     open_calls.record_lost_calls()
     return sweeper.sweep_dead_runs()
+
+
+@shared_task(name="responses.tasks.sweep_decisions", expires=10)
+def sweep_decisions() -> int:
+    """Expire decisions that nobody has made in time, and announce those whose worker died before it announced them."""
+    notices.announce_requests()
+    return expiry.expire_decisions()
 
 
 @shared_task(name="responses.tasks.sweep_limits", expires=30)

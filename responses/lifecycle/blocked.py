@@ -89,7 +89,7 @@ def wake() -> int:
 def _read() -> Iterable[_Blocked]:
     """Yield the blocked runs and then the blocked lines, each oldest first."""
     is_blocked = Q(not_before__gt=now(), needs_budget__isnull=False, lease_until=None)
-    runs = Response.objects.filter(is_blocked, background=True, status__in=RUNNING)
+    runs = Response.objects.filter(is_blocked, background=True, status__in=RUNNING, waits_until=None)
     for run in runs.only("api_key_id", "end_user", "needs_budget").order_by("created_at")[:_MOST_ROWS]:
         yield _Blocked(run, run.api_key_id or "", run.end_user or "", run.needs_budget or Decimal(0))
     lines = BatchLine.objects.filter(is_blocked, state=LineState.QUEUED, batch__status=BatchStatus.IN_PROGRESS)

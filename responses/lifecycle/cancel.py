@@ -15,6 +15,7 @@ from django.db.models.functions import Least
 from conversations import access as conversation_access
 from conversations.models import Conversation, Placement
 from conversations.services import remove_unplaced
+from core.clock import shared_now
 from core.errors import BadRequest, Failure, ServerError
 from core.work.leases import expired_before
 from core.work.notifications import notify_from_thread
@@ -22,7 +23,7 @@ from engine.events.response_body import Ending, failed
 from engine.events.types import Body
 from idempotency import store as idempotency
 from responses.lifecycle import resume
-from responses.models import Response
+from responses.models import IS_AWAITED, Decision, DecisionState, Response
 from responses.runs import access, conversation_lock, selectors
 from responses.runs.identity import HAS_KEY, RequestInfo, channel_of, channel_of_process
 from tenants import scope
@@ -69,12 +70,12 @@ def cancel_active_run(*, principal: Principal, conversation_id: str, request: Re
 def cancel_run(*, team_id: str, actor: str, response_id: str, request: RequestInfo) -> bool:
     """End a run as `cancelled`. Return False if it has ended already. `actor` is named in the audit log."""
     cancelled = Ending(status="cancelled")
-    return _end(team_id, response_id, cancelled, actor=actor, action="response.cancelled", request=request)
+    return end_run(team_id, response_id, cancelled, actor=actor, action="response.cancelled", request=request)
 
 
 def fail_run(*, team_id: str, actor: str, response_id: str, request: RequestInfo) -> bool:
     """End a run as `failed` on the request of an operator. Return False if it has ended already."""
-    return _end(
+    return end_run(
         team_id, response_id, failed(_ENDED_BY_OPERATOR), actor=actor, action="response.failed", request=request
     )
 
@@ -107,16 +108,22 @@ def requeue_run(*, team_id: str, actor: str, response_id: str, request: RequestI
     return True
 
 
-def _end(team_id: str, response_id: str, ending: Ending, *, actor: str, action: str, request: RequestInfo) -> bool:
-    """End a run, whether it is queued or executed by any process. Open output items become incomplete."""
+def end_run(team_id: str, response_id: str, ending: Ending, *, actor: str, action: str, request: RequestInfo) -> bool:
+    """End a run, whether it is queued, executed by any process, or waits for a decision.
+
+    Open output items become incomplete. Return False if the run has ended already.
+    """
     with scope.team(team_id):
         # The row stays locked until the commit, so that the run cannot store anything after it was loaded here.
         running = Response.objects.filter(pk=response_id, ended_at=None)
-        row = running.select_for_update(no_key=True).values("lease_owner", "lease_until").first()
+        row = running.select_for_update(no_key=True).values("lease_owner", "lease_until", "waits_until").first()
         if row is None:
             return False
+        if row["waits_until"] is not None:
+            awaited = Decision.objects.filter(IS_AWAITED, response_id=response_id)
+            awaited.update(state=DecisionState.WITHDRAWN, answered_at=shared_now(), decided_by=actor)
         # The new token takes the lease from the executing process.
-        running.update(lease_token=F("lease_token") + 1)
+        running.update(lease_token=F("lease_token") + 1, waits_until=None)
         # The process records the usage of its open call when it notices, unless it has died.
         died = row["lease_until"] is not None and row["lease_until"] < expired_before()
         if (error := resume.load(response_id=response_id, died=died).end(ending)) is not None:

@@ -16,6 +16,7 @@ from engine.state import RunState
 from providers.first_answer import FirstAnswer
 from responses.lifecycle import conversation_runs
 from responses.lifecycle.admit import admit
+from responses.lifecycle.decisions import answers
 from responses.lifecycle.new_response import NewResponse, build_response
 from responses.lifecycle.queue import notify_workers
 from responses.lifecycle.resolve import NewRequest, resolve
@@ -71,8 +72,11 @@ async def start_response(request: NewRequest) -> StartedRun:
     With `generate: false`, the response completes without output. It can still be continued.
     """
     spans.begin()
-    async with conversation_runs.release_on_failure(
-        principal=request.principal, body=request.body, response_id=request.response_id
+    async with (
+        answers.withdraw_on_failure(request),
+        conversation_runs.release_on_failure(
+            principal=request.principal, body=request.body, response_id=request.response_id
+        ),
     ):
         response = await build_response(await admit(await resolve(request)))
         state = RunState()
@@ -140,8 +144,11 @@ async def queue_response(request: NewRequest) -> QueuedResponse:
     Raises an API error if the request is invalid or not permitted.
     """
     spans.begin()
-    async with conversation_runs.release_on_failure(
-        principal=request.principal, body=request.body, response_id=request.response_id
+    async with (
+        answers.withdraw_on_failure(request),
+        conversation_runs.release_on_failure(
+            principal=request.principal, body=request.body, response_id=request.response_id
+        ),
     ):
         response = await build_response(await admit(await resolve(request)))
         await response.store()

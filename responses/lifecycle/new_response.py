@@ -94,12 +94,13 @@ async def _build(admitted: AdmittedRequest) -> NewResponse:
 
 def _options(admitted: AdmittedRequest) -> dict[str, Any]:
     """Return the options of a response: the data that a worker needs to resume the run and cannot read elsewhere."""
-    resolved, checks = admitted.resolved, admitted.checks
+    resolved, checks, seconds = admitted.resolved, admitted.checks, admitted.tools.decision_seconds
     return {
         **resolved.prepared.options,
         **resolved.identity.stored_options(),
         **({HAS_KEY: True} if resolved.request.info.has_key else {}),
         **(checks.stored_options() if checks is not None else {}),
+        **({"decision_seconds": seconds} if seconds is not None else {}),
     }
 
 

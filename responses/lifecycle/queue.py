@@ -2,9 +2,9 @@
 
 The queue also contains responses that a stopping web process has handed over. They are claimed before all others.
 
-A response can be claimed if it runs in the background, has not ended, has no valid lease, and does not wait until its
-limits have room (`postpone`). Claiming increments the lease token (a fencing token), so that a previous worker that is
-still alive can no longer write.
+A response can be claimed if it runs in the background, has not ended, has no valid lease, and waits neither for the
+decision of a person (`waits_until`) nor until its limits have room (`postpone`). Claiming increments the lease token (a
+fencing token), so that a previous worker that is still alive can no longer write.
 """
 
 from collections import Counter
@@ -46,8 +46,11 @@ _FEW_RUNS = 4
 
 # Runs of a dead worker are also claimed if no isolated process has claimed them within a minute. So they make progress
 # even if there are too many of them, or if no isolated process can start.
+#
+# The index for claims contains exactly the rows of this condition.
+_IS_OPEN = "background AND status IN ('queued', 'in_progress') AND waits_until IS NULL"
 _IS_WAITING = f"""
-    background AND status IN ('queued', 'in_progress') AND (lease_until IS NULL OR {HAS_EXPIRED})
+    {_IS_OPEN} AND (lease_until IS NULL OR {HAS_EXPIRED})
     AND attempt < %(attempts)s AND NOT id = ANY (string_to_array(%(mine)s, ','))
     AND (not_before IS NULL OR not_before <= now())
     AND (isolation = 0 OR isolation = 1 AND lease_until < now() - interval '1 minute')
@@ -58,10 +61,10 @@ _IS_WAITING = f"""
 _CLAIM = f"""
 WITH RECURSIVE team(id) AS (
     (SELECT team_id FROM responses_response
-     WHERE background AND status IN ('queued', 'in_progress') ORDER BY team_id LIMIT 1)
+     WHERE {_IS_OPEN} ORDER BY team_id LIMIT 1)
     UNION ALL
     SELECT (SELECT team_id FROM responses_response
-            WHERE background AND status IN ('queued', 'in_progress') AND team_id > team.id ORDER BY team_id LIMIT 1)
+            WHERE {_IS_OPEN} AND team_id > team.id ORDER BY team_id LIMIT 1)
     FROM team WHERE team.id IS NOT NULL
 ),
 held(team_id, runs) AS (SELECT * FROM unnest(%(teams)s::text[], %(runs)s::integer[])),

@@ -101,7 +101,7 @@ class StoredRun:
         if self.state.queued and not self.response.parameters["tools"]:
             return Toolbox()
         with scope.team(self.identity.team_id):
-            return registry.restore_tools(self.response, self.context.items)
+            return registry.restore_tools(self.response, self.context.items, output=self.state.context_items())
 
     def _returned_calls(self) -> dict[str, Grant]:
         """Return the reservations of hosted calls that have returned but whose cost is not recorded yet."""

@@ -104,6 +104,8 @@ def _claim(*, response_id: str | None = None) -> list[_DeadRun]:
                 (Q(background=False, handed_over_at=None) & has_expired())
                 | (Q(attempt__gte=settings.BACKGROUND_ATTEMPTS) & in_worker & is_free()),
                 status__in=RUNNING,
+                # A run that waits for a decision has no process, and ends when the decision expires.
+                waits_until=None,
             )
         ).order_by("lease_until")
         if response_id is not None:

@@ -22,6 +22,7 @@ from responses.lifecycle import claimed_run, queue
 from responses.lifecycle.claimed_run import ClaimedRun
 from responses.lifecycle.resume import QueuedRun
 from responses.models import Isolation
+from responses.runs.decisions import notices
 from responses.runs.runner import LiveRun
 
 # Time for runs that are stopped in the middle of a step to store their events.
@@ -145,6 +146,10 @@ class Dispatcher(WorkLoop[Claim]):
                 await live.finished()
             finally:
                 del self._live[claim]
+        if live.is_suspended:
+            # If the last decision was made in the meantime, no notification was sent for it.
+            queue.notify_workers()
+            await in_db_thread(partial(notices.announce_requests, response_id=claim.id))
 
     @override
     async def drain(self) -> None:

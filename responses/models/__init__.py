@@ -1,14 +1,13 @@
 """The database models of responses. All are imported here, because Django finds models only through this package."""
 
 from responses.models.batches import Batch, BatchLine, BatchStatus, LineState
+from responses.models.decisions import IS_AWAITED, Decision, DecisionKind, DecisionState
 from responses.models.responses import (
     HAS_METADATA,
     IS_DUE,
     RUNNING,
     TERMINAL,
     UNSUCCESSFUL,
-    Approval,
-    ApprovalState,
     ChatCompletion,
     CommitMark,
     ConversationLock,
@@ -35,12 +34,11 @@ from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
 
 __all__ = [
     "HAS_METADATA",
+    "IS_AWAITED",
     "IS_DUE",
     "RUNNING",
     "TERMINAL",
     "UNSUCCESSFUL",
-    "Approval",
-    "ApprovalState",
     "Batch",
     "BatchLine",
     "BatchStatus",
@@ -48,6 +46,9 @@ __all__ = [
     "ChatCompletion",
     "CommitMark",
     "ConversationLock",
+    "Decision",
+    "DecisionKind",
+    "DecisionState",
     "EventBatch",
     "Isolation",
     "LineState",

@@ -128,6 +128,9 @@ class Response(TeamRow):
         decimal_places=12,
         help_text="US dollars of a budget with which it need not wait until then; 0 if another limit blocks it.",
     )
+    waits_until = models.DateTimeField(
+        null=True, help_text="The run waits for decisions of people until then. No worker claims it meanwhile."
+    )
     claims = models.JSONField(default=list, help_text="Time and worker of each claim.")
     handed_over_at = models.DateTimeField(
         null=True, help_text="When a stopping web process has left the run to the workers, which execute it since then."
@@ -197,11 +200,12 @@ class Response(TeamRow):
             ),
             # For the sweeper. Only active responses are in this index and the next, so both stay small.
             models.Index(fields=["lease_until"], condition=Q(status__in=RUNNING), name="response_running_lease"),
-            # For claims, which step from one team to the next.
+            # For claims, which step from one team to the next. Runs that wait for a decision are not in the index, so
+            # that claims do not read them.
             models.Index(
                 fields=["team", "created_at"],
-                condition=Q(status__in=RUNNING, background=True),
-                name="response_background_by_team",
+                condition=Q(status__in=RUNNING, background=True, waits_until__isnull=True),
+                name="response_claimable_by_team",
             ),
             # Workers search for such runs at each poll. This index is nearly always empty, so the search is fast.
             models.Index(
@@ -346,41 +350,6 @@ class ToolCall(TeamRow):
     @override
     def __str__(self) -> str:
         return f"{self.name} {self.call_id}"
-
-
-class ApprovalState(models.TextChoices):
-    """The states of an approval request."""
-
-    ASKED = "asked", "Asked"
-    GRANTED = "granted", "Granted"
-    DENIED = "denied", "Denied"
-
-
-class Approval(TeamRow):
-    """The approval of a call to a tool of an MCP server. It has the same id as the approval request item.
-
-    The row has digests of the data that was shown to the user: `request` is the digest of server, tool and arguments,
-    `definition` the digest of the tool's description. They ensure that an answer approves exactly the call that was
-    shown.
-    """
-
-    id = IdField()
-    response = models.ForeignKey(Response, on_delete=models.CASCADE, related_name="+")
-    call_id = models.CharField(max_length=64, db_collation="C")
-    request = models.CharField(max_length=64)
-    definition = models.CharField(max_length=64)
-    state = models.CharField(max_length=10, choices=ApprovalState.choices, default=ApprovalState.ASKED)
-    asked_at = models.DateTimeField(default=now)
-    answered_at = models.DateTimeField(null=True)
-    answered_in = models.CharField(
-        max_length=64, null=True, db_collation="C", help_text="The response whose request contained the answer."
-    )
-
-    class Meta:
-        indexes = [
-            models.Index(fields=["team", "asked_at"], name="approval_by_team_and_time"),
-            models.Index(fields=["answered_in"], condition=Q(answered_in__isnull=False), name="approval_by_answer"),
-        ]
 
 
 class EventBatch(TeamRow):

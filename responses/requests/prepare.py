@@ -242,6 +242,7 @@ def build_run_context(
         instruction_items=len(context.preface),
         compacted_items=context.compacted,
         compaction=compaction_plan(options),
+        decision_seconds=options.get("decision_seconds"),
         generates=generates,
         wants_events=wants_events,
     )

@@ -87,6 +87,14 @@ def rebuild_request(response: Response, *, with_history: bool = True) -> Body:
     return body
 
 
+def waiting_options(response: Response) -> Body:
+    """Return the parameters with which a background response waits for approvals; empty if it does not wait."""
+    seconds = response.options.get("decision_seconds")
+    if seconds is None:
+        return {}
+    return {"background_options": {"wait_for_approval": True, "approval_wait_seconds": seconds}}
+
+
 def parse_for_worker(body: Body) -> CreateResponse:
     """Parse a rebuilt body as a background request, which a worker runs."""
     return parse_create({**body, "background": True, "store": True})

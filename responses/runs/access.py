@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from django.db.models import F
 from django.db.models.expressions import BaseExpression
 
-from core.errors import BadRequest, NotFound, PreviousResponseNotFound
-from responses.models import RUNNING, PromptVersion, Response
+from core.errors import ApprovalAwaited, BadRequest, NotFound, PreviousResponseNotFound
+from responses.models import IS_AWAITED, RUNNING, Decision, PromptVersion, Response
 from responses.runs import selectors
 from responses.runs.selectors import Chain
 from tenants.principal import Principal
@@ -34,6 +34,9 @@ def get_chain(*, principal: Principal, response_id: str) -> Chain:
     if found is None:
         raise PreviousResponseNotFound(response_id)
     if found.status in RUNNING:
+        awaited = Decision.objects.filter(IS_AWAITED, response_id=response_id).values_list("pk", flat=True).first()
+        if awaited is not None:
+            raise ApprovalAwaited(awaited, response_id=response_id, param="previous_response_id")
         raise BadRequest(
             f"Previous response with id '{response_id}' is not finished yet.", param="previous_response_id"
         )

@@ -15,7 +15,6 @@ from core.clock import now
 from core.db.group_commit import uncancelled
 from core.json.large_work import in_thread, is_large
 from engine import spans
-from engine.calls.outcomes import request_digest
 from engine.events.response_body import Ending
 from engine.events.types import DONE_FRAME
 from engine.state import OutputItem
@@ -26,6 +25,7 @@ from engine.steps import (
     FragmentsClosed,
     RunEnded,
     RunStarted,
+    RunSuspended,
     Step,
     ToolFinished,
     ToolsPrepared,
@@ -35,9 +35,10 @@ from engine.steps import (
     TurnEnded,
     TurnRecord,
 )
-from responses.models import Approval, Status, ToolCall, Turn
+from responses.models import Status, ToolCall, Turn
 from responses.runs import run_usage
 from responses.runs.conversation_lock import ConversationAppend
+from responses.runs.decisions import writes
 from responses.runs.event_log import EventLog
 from responses.runs.identity import RunIdentity
 from responses.runs.reservations import RunReservation, Settlement
@@ -153,21 +154,8 @@ class Recorder:
         match step:
             case TurnEnded() | RunEnded():
                 turn = self._turn_rows(step.turn) if step.turn else []
-                # Approvals are written for unstored responses, too: they contain digests, but no content.
-                approvals = [
-                    new_row(
-                        Approval,
-                        id=record.ask.item["id"],
-                        team_id=identity.team_id,
-                        response_id=identity.response_id,
-                        call_id=record.call.call_id,
-                        request=request_digest(record.ask.item),
-                        definition=record.ask.definition,
-                    )
-                    for record in step.calls
-                    if record.ask is not None
-                ]
-                rows = [*turn, *self._item_rows(step.items), *self._call_rows(step.calls), *approvals]
+                decisions = writes.decision_rows(identity, step.calls)
+                rows = [*turn, *self._item_rows(step.items), *self._call_rows(step.calls), *decisions]
             case ToolsPrepared():
                 rows = [*self._item_rows(step.items), *self._call_rows(step.calls)]
             case TurnDiscarded() | ContextCompacted():
@@ -179,6 +167,7 @@ class Recorder:
                     self._update(p.call.call_id, status="in_progress", started_at=step.started_at, attempt=p.attempt)
                     for p in step.calls
                 ]
+                extra += writes.dispatches(step.calls)
             case ToolsReturned():
                 calls = [
                     self._update(p.call.call_id, status="returned", result=p.result.stored())
@@ -190,6 +179,8 @@ class Recorder:
                 rows = [*self._item_rows(step.items), *filter(None, [record])]
                 calls = [self._finished_call(step)]
                 tools = {step.call.call_id: record}
+            case RunSuspended():
+                extra.append(writes.suspension(identity.response_id))
             case RunStarted() | Emitted():
                 pass
             case never:

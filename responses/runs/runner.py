@@ -33,6 +33,7 @@ from engine.loop import Run
 from engine.steps import (
     Emitted,
     RunEnded,
+    RunSuspended,
     Step,
     ToolsPrepared,
     ToolsStarted,
@@ -159,6 +160,8 @@ class LiveRun:
         """The number of the next event. After the end of `frames`, the client has received all events before it."""
         self._task: asyncio.Task[None] | None = None
         self._is_over = False
+        self.is_suspended = False
+        """True if the run waits for decisions of people, and was left to the workers until then."""
         # Created for the first caller that waits: an open stream has none, and an event takes 0.8 KB.
         self._over: asyncio.Event | None = None
         self._stop = Stop.NONE
@@ -402,6 +405,8 @@ class LiveRun:
         self.next_sequence = self._recorder.log.next_sequence
         if isinstance(step, RunEnded):
             self.end = step
+        elif isinstance(step, RunSuspended):
+            self.is_suspended = self._is_ending = True
         elif self._first_answer is not None and _has_effects(step):
             self._first_answer.begin()
         if not isinstance(step, Emitted) and (limit := wait_limit.current()) is not None:

@@ -177,7 +177,7 @@ PROGRESS_COLUMNS: Mapping[str, BaseExpression] = {
             SELECT count(*) FROM (
                 SELECT FROM responses_response AS other
                 WHERE other.team_id = responses_response.team_id
-                  AND other.background AND other.status = 'queued'
+                  AND other.background AND other.status = 'queued' AND other.waits_until IS NULL
                   AND other.created_at < responses_response.created_at
                   AND (other.not_before IS NULL OR other.not_before <= now() OR other.lease_token > 1)
                 LIMIT 1000

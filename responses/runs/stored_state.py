@@ -17,6 +17,9 @@ from engine.state import (
 from engine.turn import Call, Usage
 from responses.models import Response, Status, ToolCall, Turn
 
+# An approved call has a second row, under the id of its approval request.
+_NOT_MADE = frozenset({"asked", "approved", "denied", "refused"})
+
 
 def restore_state(response: Response, fold: Fold, turns: Sequence[Turn], calls: Sequence[ToolCall]) -> RunState:
     """Return the state of a run after its last committed step. `fold` holds the events of its log."""
@@ -51,13 +54,14 @@ def restore_state(response: Response, fold: Fold, turns: Sequence[Turn], calls: 
         rejected=last if last and last.defect is not None else None,
         input_too_long=any(turn.defect is None for turn in discarded.values()),
         awaits_client=any(call.status in {"waiting", "asked"} for call in calls),
+        awaits_outputs=any(call.status == "waiting" for call in calls),
         queued=response.status == Status.QUEUED,
         compactions=len(passes),
         compaction_tokens=sum(turn.output_tokens for turn in passes),
         compaction_failed=any(turn.state == "failed" for turn in passes),
         lost_tokens=_lost_tokens(response, turns),
         model=response.model,
-        hosted_calls=sum(call.kind != "function" and call.status not in {"asked", "refused"} for call in calls),
+        hosted_calls=sum(call.kind != "function" and call.status not in _NOT_MADE for call in calls),
         usage=Usage(
             input_tokens=response.input_tokens,
             cached_tokens=response.cached_tokens,

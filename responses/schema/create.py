@@ -285,6 +285,11 @@ def _refuse_unsupported_values(body: CreateResponse) -> None:
             "The parameter 'background_options.continuation_id' is not supported by this server.",
             param="background_options.continuation_id",
         )
+    if body.background_options and body.background_options.wait_for_approval and not body.background:
+        raise InvalidValue(
+            "The parameter 'background_options.wait_for_approval' requires 'background' to be true.",
+            param="background_options.wait_for_approval",
+        )
     if body.image and body.image.context_compression == "enabled":
         raise UnsupportedValue("Image compression is not supported by this server.", param="image.context_compression")
     if body.access_programs and body.access_programs.cyber not in {None, "standard"}:

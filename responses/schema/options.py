@@ -104,11 +104,18 @@ class AccessPrograms(Wire):
     cyber: Literal["standard", "daybreak_blue", "daybreak_red"] | None = None
 
 
+MAX_WAIT_SECONDS = 90 * 24 * 3600
+"""Maximum time for which a response can wait for a decision."""
+
+
 class BackgroundOptions(Wire):
     """Options of a background response."""
 
     completion_window: Literal["soonest", "2h", "8h"] | None = None
     continuation_id: str | None = None
+    # Not part of OpenAI's API.
+    wait_for_approval: bool | None = None
+    approval_wait_seconds: Annotated[int, Field(ge=1, le=MAX_WAIT_SECONDS)] | None = None
 
 
 class ContextManagement(Wire):

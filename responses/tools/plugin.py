@@ -15,7 +15,7 @@ from providers.hosted_calls import PastCall
 from responses.requests import tool_offer
 from responses.runs.identity import UsageAccount
 from responses.schema.tools import ToolParam
-from responses.tools.approvals import ApprovalAnswer, GrantedApproval
+from responses.tools.approvals import ApprovalAnswer, DecidedApproval
 from responses.tools.card import Card
 from tenants.models import ToolKind
 from tenants.principal import Principal
@@ -31,7 +31,8 @@ class ToolRequest:
     - `tools`, `choice`: the tools and the tool choice in the form that the response shows.
     - `items`: the context that the model reads.
     - `account`: the account to which upstream calls of the tools are charged.
-    - `granted`: the calls that the client has approved.
+    - `decided`: the approval requests that were answered. The tools make the approved calls.
+    - `requires_approval`: the team's setting of tools and servers whose calls require approval.
     - `continues_without_servers`: the team's setting for MCP servers whose tools cannot be listed.
     """
 
@@ -39,7 +40,8 @@ class ToolRequest:
     choice: Any
     items: Sequence[StoredItem]
     account: UsageAccount
-    granted: Sequence[GrantedApproval] = ()
+    decided: Sequence[DecidedApproval] = ()
+    requires_approval: frozenset[str] = frozenset()
     continues_without_servers: bool = False
 
     def offered(self, types: Sequence[str]) -> list[Tool]:
@@ -113,6 +115,10 @@ class ToolPlugin:
     def tools(self, request: ToolRequest, resolved: Any, earlier: Sequence[HostedTool]) -> list[HostedTool]:
         """Return the tools of a run. `earlier` are the tools of the plug-ins that are listed before this one."""
         raise NotImplementedError
+
+    def waits(self, resolved: Any) -> bool:
+        """Return true if a background run of these tools waits for decisions about their calls by default."""
+        return False
 
     def secrets(self, resolved: Any) -> str:
         """Return encrypted data that a worker needs to execute the run; empty if there is none."""

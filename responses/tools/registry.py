@@ -22,6 +22,7 @@ from responses.runs.identity import UsageAccount
 from responses.runs.store import CallUpdate
 from responses.schema import CreateResponse, add_tools
 from responses.schema.choices import is_forced
+from responses.schema.options import BackgroundOptions
 from responses.schema.tools import ToolParam, UnavailableTool, shown_tools
 from responses.tools import approvals
 from responses.tools.card import Card
@@ -47,12 +48,14 @@ class RunTools:
     """Hosted tools of a new run.
 
     `calls` are updates of the tool calls that waited for the approvals in this request. `encrypted_secrets`
-    returns the encrypted data that a worker needs to execute the run; empty if there is none.
+    returns the encrypted data that a worker needs to execute the run; empty if there is none. `decision_seconds` is the
+    time for which the run waits for decisions of people about its calls; None if it does not wait.
     """
 
     toolbox: Toolbox
     calls: Sequence[CallUpdate] = ()
     encrypted_secrets: Callable[[], str] = str
+    decision_seconds: int | None = None
 
 
 async def without_unavailable_tools(principal: Principal, body: CreateResponse) -> tuple[CreateResponse, list[str]]:
@@ -98,9 +101,8 @@ async def create_tools(
 ) -> RunTools:
     """Build the tools of a new response.
 
-    Everything is validated before the approvals are recorded: an approval request can be answered only once, so if the
-    request were rejected afterwards, the client's answer would be lost. Raises an API error for a tool that is not
-    allowed, not configured or not usable.
+    Everything is validated before the approvals are recorded, so that hardly any recorded answer must be withdrawn.
+    Raises an API error for a tool that is not allowed, not configured or not usable.
     """
     params = body.tools or []
     _require_permissions(principal, params)
@@ -126,24 +128,52 @@ async def create_tools(
             end_user=body.safety_identifier or body.user or "",
         ),
         continues_without_servers=principal.continues_without_servers,
+        requires_approval=principal.requires_approval,
         principal=principal,
         params=params,
         answers=answers,
     )
     resolved = [(plugin, await plugin.resolve(request)) for plugin in _enabled(request)]
     # This records the client's answers, so the code after it must not reject the request.
-    record = partial(approvals.record_answers, team_id=principal.team_id, response_id=response_id, answers=answers)
+    record = partial(
+        approvals.record_answers,
+        team_id=principal.team_id,
+        actor=principal.actor,
+        response_id=response_id,
+        answers=answers,
+    )
     outcome = await in_db_thread(record) if answers else approvals.ApprovalOutcome()
-    toolbox = _toolbox(replace(request, granted=outcome.granted), resolved)
-    return RunTools(toolbox=toolbox, calls=outcome.calls, encrypted_secrets=partial(_encrypt_secrets, resolved))
+    toolbox = _toolbox(replace(request, decided=outcome.granted), resolved)
+    return RunTools(
+        toolbox=toolbox,
+        calls=outcome.calls,
+        encrypted_secrets=partial(_encrypt_secrets, resolved),
+        decision_seconds=_decision_seconds(principal, body, resolved),
+    )
+
+
+def _decision_seconds(
+    principal: Principal, body: CreateResponse, resolved: Sequence[tuple[ToolPlugin, Any]]
+) -> int | None:
+    """Return the time for which the run waits for decisions. The request decides, else a connector or the team."""
+    options = body.background_options or BackgroundOptions()
+    waits = options.wait_for_approval
+    if waits is None:
+        waits = principal.waits_for_approval or any(plugin.waits(state) for plugin, state in resolved)
+    if not body.background or not waits:
+        return None
+    return options.approval_wait_seconds or settings.APPROVAL_WAIT_SECONDS
 
 
 def _encrypt_secrets(resolved: Sequence[tuple[ToolPlugin, Any]]) -> str:
     return "".join(plugin.secrets(state) for plugin, state in resolved)
 
 
-def restore_tools(response: Response, items: Sequence[StoredItem]) -> Toolbox:
-    """Rebuild the tools of a run that another worker resumes; call it in a database thread."""
+def restore_tools(response: Response, items: Sequence[StoredItem], *, output: Sequence[StoredItem]) -> Toolbox:
+    """Rebuild the tools of a run that another worker resumes; call it in a database thread.
+
+    `items` is the context from which the run has begun, `output` its own output so far.
+    """
     request = ToolRequest(
         tools=response.parameters["tools"],
         choice=response.parameters["tool_choice"],
@@ -154,8 +184,9 @@ def restore_tools(response: Response, items: Sequence[StoredItem]) -> Toolbox:
             object_id=response.pk,
             end_user=response.end_user or "",
         ),
-        granted=approvals.granted_approvals(response.pk, items),
+        decided=approvals.decided_approvals(response.pk, items, output=output),
         continues_without_servers=response.team.continue_without_mcp_servers,
+        requires_approval=frozenset(response.team.require_approval),
     )
     resolved = [(plugin, plugin.restore(request, response.secrets)) for plugin in _enabled(request)]
     return _toolbox(request, resolved)

@@ -9,6 +9,8 @@ from core.ids import new_id
 from responses.webhooks.models import WebhookDelivery
 
 EventType = Literal[
+    "approval.requested",
+    "approval.decided",
     "batch.completed",
     "batch.failed",
     "batch.expired",
@@ -20,7 +22,12 @@ EventType = Literal[
     "response.incomplete",
 ]
 EVENT_TYPES: tuple[str, ...] = get_args(EventType)
-_PREFIXES = {"response": "resp", "batch": "batch", "budget": "ntf"}
+_PREFIXES = {"response": "resp", "batch": "batch", "budget": "ntf", "approval": "mcpr"}
+_SAMPLE_APPROVAL = {
+    "response_id": "resp_sample",
+    "kind": "approval",
+    "url": "https://responses.example.com/admin/approvals/mcpr_sample/",
+}
 
 
 def new_event_id() -> str:
@@ -35,8 +42,15 @@ def sample_object_id(event_type: str) -> str:
 
 def sample_data(event_type: str) -> dict[str, Any]:
     """Return the data of a sample event in addition to the id of its object."""
-    if event_type != "budget.alert":
-        return {}
+    match event_type:
+        case "approval.requested":
+            return {**_SAMPLE_APPROVAL, "expires_at": 1767830400}
+        case "approval.decided":
+            return {**_SAMPLE_APPROVAL, "decision": "granted"}
+        case "budget.alert":
+            pass
+        case _:
+            return {}
     return {
         "team": {"id": "team_sample", "name": "Sample"},
         "subject": {"type": "team", "id": "team_sample", "name": "Sample"},

@@ -69,6 +69,7 @@ class NotificationKind(models.TextChoices):
 
     BUDGET_ALERT = "budget.alert", "Budget alerts"
     KEY_EXPIRING = "api_key.expiring", "API keys that expire soon"
+    APPROVAL_REQUESTED = "approval.requested", "Approvals that responses wait for"
     ENDPOINT_DISABLED = "webhook_endpoint.disabled", "Webhook endpoints disabled by failures"
 
 

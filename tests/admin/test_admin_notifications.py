@@ -95,7 +95,7 @@ def test_the_page_stores_the_choices_of_each_team(caller: Caller, make_caller: M
         Membership.objects.create(team=other.team, user=person, role=Role.DEVELOPER)
     browser = signed_in(person)
     shown = text(browser.get(PAGE))
-    assert (shown.count('name="by_mail"'), shown.count(" checked")) == (6, 3)
+    assert (shown.count('name="by_mail"'), shown.count(" checked")) == (8, 4)
     wanted = [f"{caller.team.pk} api_key.expiring", f"{other.team.pk} budget.alert"]
     assert browser.post(PAGE, {"by_mail": wanted}).status_code == 302
     stored = [f"{choice.team_id} {choice.kind.value}" for choice in choices_of(person) if choice.by_mail]

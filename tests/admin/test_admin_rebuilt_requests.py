@@ -7,9 +7,10 @@ import pytest
 from core.errors import BadRequest
 from responses.models import Response
 from responses.requests import rebuild
+from responses.schema.options import BackgroundOptions
 from tenants import scope
 from tests.admin.rows import add_response
-from tests.support.api import Api, Caller
+from tests.support.api import Api, Caller, ok
 from tests.support.upstream import Script
 
 PARAMETERS: dict[str, Any] = {
@@ -80,3 +81,15 @@ def test_a_rebuilt_request_starts_with_the_items_of_the_conversation(api: Api, s
     body = rebuild_request(caller, made["id"])
     assert "conversation" not in body
     assert [item["content"][0]["text"] for item in body["input"]] == ["Before", "Now"]
+
+
+def test_a_retried_response_waits_for_approvals_like_the_first(api: Api, script: Script, no_worker: None) -> None:
+    options: dict[str, Any] = {"wait_for_approval": True, "approval_wait_seconds": 60}
+    tools = [{"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}]
+    body = {"model": script.model, "input": "Hi", "tools": tools, "background": True, "background_options": options}
+    made = ok(api.post("/responses", body))
+    with scope.team(api.caller.team.pk):
+        row = Response.objects.get(pk=made["id"])
+        assert rebuild.waiting_options(row) == {"background_options": options}
+        again = rebuild.parse_for_worker({**rebuild.rebuild_request(row), **rebuild.waiting_options(row)})
+    assert (again.background, again.background_options) == (True, BackgroundOptions(**options))

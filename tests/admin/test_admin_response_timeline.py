@@ -9,13 +9,14 @@ from django.test import Client
 
 from conversations.models import Section
 from core.clock import now
-from responses.models import Approval, Response, Status, ToolCall
+from responses.models import Decision, Response, Status, ToolCall
 from tenants import scope
 from tenants.models import Guardrail
 from tests.admin.conftest import CountQueries
 from tests.admin.rows import add_call, add_items, add_response, add_turns, fragment_url, page_url, text
 from tests.support.api import Api, Caller
 from tests.support.chunks import text as text_chunks
+from tests.support.decisions import add_decision
 from tests.support.guardrail_hook import FINE, running_hook
 from tests.support.mcp_requests import tool
 from tests.support.mcp_servers import McpServer, mcp_server
@@ -185,13 +186,30 @@ def test_an_approval_shows_the_wait_and_its_outcome(lead: Client, caller: Caller
     add_call(response, name="box__add", kind="mcp", status="granted", ended_at=None)
     columns = {"request": "d", "definition": "d", "asked_at": at, "answered_at": at + timedelta(seconds=2)}
     with scope.team(response.team_id):
-        ask = Approval.objects.create(
+        ask = Decision.objects.create(
             id=f"mcpr_{response.pk}", team_id=response.team_id, response=response, call_id="call_1", state="granted",
             answered_in="resp_next", **columns,
         )  # fmt: skip
     page = timeline(lead, response)
     assert [words in page for words in ("waiting for approval, granted", "resp_next/change/")] == [True, True]
     assert "granted" in text(lead.get(fragment_url(response, f"spans/approval-{ask.pk}/")))
+
+
+def test_a_run_that_waits_for_a_decision_calls_no_model_and_loses_no_work(lead: Client, caller: Caller) -> None:
+    decision = add_decision(caller)
+    at = decision.asked_at
+    claims = [{"at": moment.isoformat(), "by": "worker"} for moment in (at - timedelta(seconds=1), at)]
+    with scope.team(caller.team.pk):
+        Response.objects.filter(pk=decision.response_id).update(claims=claims[:1])
+        response = Response.objects.get(pk=decision.response_id)
+    page = timeline(lead, response)
+    assert [words in page for words in ("waiting for approval", "Turn 2")] == [True, False]
+    claims[1]["at"] = (at + timedelta(hours=5)).isoformat()
+    with scope.team(caller.team.pk):
+        Response.objects.filter(pk=decision.response_id).update(claims=claims, waits_until=None)
+        response = Response.objects.get(pk=decision.response_id)
+    page = timeline(lead, response)
+    assert [words in page for words in ("Lost work", "Turn 2")] == [False, True]
 
 
 def test_a_long_run_is_paginated(lead: Client, caller: Caller) -> None:

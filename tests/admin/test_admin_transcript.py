@@ -11,7 +11,7 @@ from django.test import Client
 from conversations.files import storage
 from conversations.models import File, Item, Purpose, Section
 from core.clock import now
-from responses.models import Approval, ApprovalState, Response, ToolCall
+from responses.models import Decision, DecisionState, Response, ToolCall
 from tenants import scope
 from tenants.models import AuditEvent
 from tests.admin.rows import (
@@ -221,9 +221,9 @@ def test_hosted_calls_show_their_duration(lead: Client, response: Response) -> N
 
 def test_an_approval_shows_time_and_api_key(lead: Client, response: Response, caller: Caller) -> None:
     with scope.team(caller.team.pk):
-        Approval.objects.create(
+        Decision.objects.create(
             id="mcpr_x", team=caller.team, response=response, call_id="c", request="", definition="",
-            state=ApprovalState.GRANTED, answered_at=now(), answered_in=response.pk,
+            state=DecisionState.GRANTED, answered_at=now(), answered_in=response.pk,
         )  # fmt: skip
     asked = {"id": "mcpr_x", "type": "mcp_approval_request", "server_label": "box", "name": "add", "arguments": "{}"}
     shown = transcript(lead, response, asked)

@@ -24,6 +24,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from core.ids import new_id
 from demo_upstream.app import running
 from responses.schema import CreateResponse
 from server.reference.openapi import document
@@ -57,6 +58,7 @@ NEVER_GOOD = {
     "POST /audio/translations",
     "POST /audio/speech",
     "POST /responses/{response_id}/cancel",  # the response is not in the background
+    "POST /responses/{response_id}/approvals/{approval_request_id}",  # the response waits for nothing
     "POST /uploads/{upload_id}/complete",  # there are no parts
     "POST /skills",  # the bytes are not the files of a skill
     "POST /skills/{skill_id}/versions",
@@ -146,6 +148,8 @@ class Existing(dict[str, str]):
         match name:
             case "response_id":
                 return str(self._api.create(model=MODEL, input="Hi")["id"])
+            case "approval_request_id":
+                return new_id("mcpr")
             case "file_id":
                 return self._upload(("a.txt", b"a"), purpose="user_data")
             case "requests":

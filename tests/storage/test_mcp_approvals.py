@@ -7,11 +7,12 @@ from threading import Barrier
 from django.db import connection
 
 from conversations.items import McpApprovalRequest
+from core.clock import now
 from core.errors import BadRequest
 from core.ids import new_id
 from engine.calls.outcomes import request_digest
-from responses.lifecycle.cancel import delete_response
-from responses.models import Approval
+from responses.lifecycle.cancel import cancel_run, delete_response
+from responses.models import Decision
 from responses.runs.identity import RequestInfo
 from responses.tools import approvals
 from responses.tools.approvals import ApprovalAnswer
@@ -26,7 +27,7 @@ def pending_call(caller: Caller, begun: Begun) -> McpApprovalRequest:
     """Store a call of this response that waits for approval."""
     item = McpApprovalRequest(id=new_id("mcpr"), server_label="box", name="note", arguments="{}")
     with scope.team(caller.team.pk):
-        Approval.objects.create(
+        Decision.objects.create(
             id=item.id or "",
             team=caller.team,
             response_id=begun.who.response_id,
@@ -42,7 +43,9 @@ def counted(caller: Caller, item: McpApprovalRequest, together: Barrier, number:
     answer = ApprovalAnswer(request=item, request_id=item.id or "", approve=True)
     together.wait()
     try:
-        outcome = approvals.record_answers(team_id=caller.team.pk, response_id=f"resp_{number}", answers=[answer])
+        outcome = approvals.record_answers(
+            team_id=caller.team.pk, actor="key:test", response_id=f"resp_{number}", answers=[answer]
+        )
     except BadRequest:
         return False
     finally:
@@ -56,7 +59,7 @@ def test_only_one_of_two_concurrent_answers_counts(caller: Caller) -> None:
         outcomes = list(pool.map(partial(counted, caller, item, Barrier(RIVALS)), range(RIVALS)))
     assert outcomes.count(True) == 1
     with scope.team(caller.team.pk):
-        row = Approval.objects.get(pk=item.id)
+        row = Decision.objects.get(pk=item.id)
     assert (row.state, row.answered_in) == ("granted", f"resp_{outcomes.index(True)}")
 
 
@@ -69,4 +72,36 @@ def test_an_approval_is_deleted_with_its_response(caller: Caller) -> None:
         request=RequestInfo(request_id="req_1"),
     )
     with scope.team(caller.team.pk):
-        assert not Approval.objects.filter(pk=item.id).exists()
+        assert not Decision.objects.filter(pk=item.id).exists()
+
+
+def test_only_one_of_two_concurrent_answers_replaces_the_answer_of_a_run_that_failed(caller: Caller) -> None:
+    item, failed = pending_call(caller, begin(caller, input="Go.")), begin(caller, input="I agree.")
+    with scope.team(caller.team.pk):
+        answered = Decision.objects.filter(pk=item.id)
+        answered.update(state="granted", answered_in=failed.who.response_id, answered_at=now())
+    # The run with the first answer may still make the call.
+    assert not counted(caller, item, Barrier(1), 0)
+    cancel_run(
+        team_id=caller.team.pk,
+        actor="key:test",
+        response_id=failed.who.response_id,
+        request=RequestInfo(request_id="req_1"),
+    )
+    with ThreadPoolExecutor(RIVALS) as pool:
+        outcomes = list(pool.map(partial(counted, caller, item, Barrier(RIVALS)), range(RIVALS)))
+    assert outcomes.count(True) == 1
+
+
+def test_an_approval_of_a_call_that_was_made_is_used_up(caller: Caller) -> None:
+    item, ended = pending_call(caller, begin(caller, input="Go.")), begin(caller, input="I agree.")
+    with scope.team(caller.team.pk):
+        answered = Decision.objects.filter(pk=item.id)
+        answered.update(state="granted", answered_in=ended.who.response_id, answered_at=now(), dispatched_at=now())
+    cancel_run(
+        team_id=caller.team.pk,
+        actor="key:test",
+        response_id=ended.who.response_id,
+        request=RequestInfo(request_id="req_1"),
+    )
+    assert not counted(caller, item, Barrier(1), 0)

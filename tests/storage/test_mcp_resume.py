@@ -18,11 +18,11 @@ from engine.loop import Run
 from engine.steps import RunEnded
 from responses.lifecycle import resume
 from responses.lifecycle.run_factory import RunFactory
-from responses.models import Approval, Response
+from responses.models import Decision, Response
 from responses.runs.recorder import Recorder
 from responses.runs.runner import AssembledRun
 from responses.tools import approvals
-from responses.tools.approvals import GrantedApproval
+from responses.tools.approvals import DecidedApproval
 from tenants import scope
 from tests.support.api import Caller
 from tests.support.chunks import Chunk, chunk, text, usage
@@ -69,7 +69,7 @@ TURNS = [
 class Execution:
     """All processes that execute one response, one after the other. Each knows only the servers in the row."""
 
-    def __init__(self, begun: Begun, turns: list[list[Chunk]], approved: tuple[GrantedApproval, ...] = ()) -> None:
+    def __init__(self, begun: Begun, turns: list[list[Chunk]], approved: tuple[DecidedApproval, ...] = ()) -> None:
         self.begun = begun
         self.turns = turns
         self.approved = approved
@@ -88,7 +88,7 @@ class Execution:
         with scope.team(self.begun.who.team_id):
             row = Response.objects.get(pk=self.begun.who.response_id)
         servers = mcp.decrypt_servers(row.secrets, row.parameters["tools"])
-        tools = McpTools(servers, McpSessions(OPEN), approved=self.approved)
+        tools = McpTools(servers, McpSessions(OPEN), decided=self.approved)
         # Of concurrent calls, one may be in flight when the run is interrupted at the step of another one.
         tools.concurrency = 1
         return tools
@@ -174,7 +174,7 @@ async def test_an_approved_call_is_made_at_most_once(database: None, caller: Cal
     note = ListedTool(name="note", **_described(served, "note"))
     definition = AvailableTool(server=RemoteServer(label="box", url=served.url), tool=note).definition
     request = McpApprovalRequest(id="mcpr_1", server_label="box", name="note", arguments="{}")
-    one = GrantedApproval(request=request, request_id="mcpr_1", definition=definition)
+    one = DecidedApproval(request=request, request_id="mcpr_1", definition=definition)
     outcomes = set()
     for cut in itertools.count():
         execution = Execution(await begin(caller, served), [text("Done.")], approved=(one,))
@@ -199,9 +199,9 @@ async def test_a_resumed_run_knows_its_approvals(database: None, caller: Caller)
     begun = await abegin(caller, input="Go.")
     item = McpApprovalRequest(id="mcpr_granted", server_label="box", name="note", arguments="{}")
 
-    def granted() -> list[approvals.GrantedApproval]:
+    def granted() -> list[approvals.DecidedApproval]:
         with scope.team(caller.team.pk):
-            Approval.objects.create(
+            Decision.objects.create(
                 id="mcpr_granted",
                 team=caller.team,
                 response_id=begun.who.response_id,
@@ -211,7 +211,7 @@ async def test_a_resumed_run_knows_its_approvals(database: None, caller: Caller)
                 state="granted",
                 answered_in=begun.who.response_id,
             )
-            return approvals.granted_approvals(begun.who.response_id, [item])
+            return approvals.decided_approvals(begun.who.response_id, [item], output=[])
 
     found = await in_db_thread(granted)
     assert [(one.request_id, one.request.name, one.definition) for one in found] == [("mcpr_granted", "note", "d")]

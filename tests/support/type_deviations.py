@@ -63,6 +63,7 @@ VALUES: Mapping[tuple[str, Any], _Value] = {
         "same code as for requests without streaming, which clients check", "invalid_prompt"
     ),
     ("code", "insufficient_quota"): _Value("OpenAI sends it, but the SDK's type lacks it", "server_error"),
+    ("code", "approval_expired"): _Value("an extension: a response that has waited for an approval", "server_error"),
     ("code", "server_is_overloaded"): _Value("OpenAI sends it, but the SDK's type lacks it", "server_error"),
     ("code", "server_is_shutting_down"): _Value("an extension, sent over WebSocket only", "server_error"),
     ("code", "content_policy_violation"): _Value(

@@ -272,6 +272,7 @@ ENDPOINTS = [
     _Endpoint("GET", f"/responses/{_ID}", Response),
     _Endpoint("DELETE", f"/responses/{_ID}", _DeletedResponse),
     _Endpoint("POST", f"/responses/{_ID}/cancel", Response),
+    _Endpoint("POST", f"/responses/{_ID}/approvals/{_ID}", Response),
     _Endpoint("GET", f"/responses/{_ID}/input_items", ResponseItemList),
     _Endpoint("POST", "/chat/completions", ChatCompletion),
     _Endpoint("GET", "/chat/completions", Page[ChatCompletion]),

@@ -15,6 +15,7 @@ from server.reference.openapi import document, operation_id
 
 EXTENSIONS = {
     "responses.list",
+    "responses.approvals.decide",
     "conversations.list",
     "conversations.cancel",
     "conversations.fork",

@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 31526305425fb64cdcfa4892de05ff8a0d5e3412ae1727fd73b8846df00b4fc1
+-- PostgreSQL 18, migrations 18864239f65afae702738f16ddbecd2051611d1113e6f442fd12e373ae20605a
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -468,7 +468,13 @@ CREATE TABLE public.responses_approval (
     state character varying(10) NOT NULL,
     asked_at timestamp with time zone NOT NULL,
     answered_at timestamp with time zone,
-    answered_in character varying(64) COLLATE pg_catalog."C"
+    answered_in character varying(64) COLLATE pg_catalog."C",
+    kind character varying(20) DEFAULT 'approval'::character varying NOT NULL,
+    expires_at timestamp with time zone,
+    announced_at timestamp with time zone,
+    decided_by character varying(200) DEFAULT ''::character varying NOT NULL,
+    reason text DEFAULT ''::text NOT NULL,
+    dispatched_at timestamp with time zone
 );
 
 ALTER TABLE ONLY public.responses_approval FORCE ROW LEVEL SECURITY;
@@ -764,6 +770,7 @@ CREATE TABLE public.responses_response (
     moderation json,
     needs_budget numeric(24,12),
     isolation smallint DEFAULT 0 NOT NULL,
+    waits_until timestamp with time zone,
     CONSTRAINT response_completed_at_iff_completed CHECK ((((completed_at IS NOT NULL) AND ((status)::text = 'completed'::text)) OR ((completed_at IS NULL) AND (NOT ((status)::text = 'completed'::text))))),
     CONSTRAINT response_ended_iff_terminal CHECK ((((ended_at IS NOT NULL) AND ((status)::text = ANY ((ARRAY['completed'::character varying, 'incomplete'::character varying, 'failed'::character varying, 'cancelled'::character varying])::text[]))) OR ((ended_at IS NULL) AND ((status)::text = ANY ((ARRAY['queued'::character varying, 'in_progress'::character varying])::text[]))))),
     CONSTRAINT responses_response_attempt_check CHECK ((attempt >= 0)),
@@ -1374,7 +1381,9 @@ CREATE TABLE public.tenants_connector (
     url character varying(2000) NOT NULL,
     "authorization" text NOT NULL,
     enabled boolean NOT NULL,
-    created_at timestamp with time zone NOT NULL
+    created_at timestamp with time zone NOT NULL,
+    require_approval boolean DEFAULT false NOT NULL,
+    wait_for_approval boolean DEFAULT false NOT NULL
 );
 
 CREATE TABLE public.tenants_connectorvisibility (
@@ -1826,6 +1835,8 @@ CREATE TABLE public.tenants_team (
     weight smallint NOT NULL,
     unknown_usage character varying(8) NOT NULL,
     allow_fallback_models boolean DEFAULT true NOT NULL,
+    require_approval character varying(200)[] DEFAULT '{}'::character varying(200)[] NOT NULL,
+    wait_for_approval boolean DEFAULT false NOT NULL,
     CONSTRAINT tenants_team_disconnect_grace_seconds_check CHECK ((disconnect_grace_seconds >= 0)),
     CONSTRAINT tenants_team_log_retention_hours_check CHECK ((log_retention_hours >= 0)),
     CONSTRAINT tenants_team_weight_check CHECK ((weight >= 0))
@@ -2245,86 +2256,86 @@ INSERT INTO public.auth_permission (id, name, content_type_id, codename) VALUES
 	(254, 'Can change tool call', 64, 'change_toolcall'),
 	(255, 'Can delete tool call', 64, 'delete_toolcall'),
 	(256, 'Can view tool call', 64, 'view_toolcall'),
-	(257, 'Can add approval', 65, 'add_approval'),
-	(258, 'Can change approval', 65, 'change_approval'),
-	(259, 'Can delete approval', 65, 'delete_approval'),
-	(260, 'Can view approval', 65, 'view_approval'),
-	(261, 'Can add event batch', 66, 'add_eventbatch'),
-	(262, 'Can change event batch', 66, 'change_eventbatch'),
-	(263, 'Can delete event batch', 66, 'delete_eventbatch'),
-	(264, 'Can view event batch', 66, 'view_eventbatch'),
-	(265, 'Can add commit mark', 67, 'add_commitmark'),
-	(266, 'Can change commit mark', 67, 'change_commitmark'),
-	(267, 'Can delete commit mark', 67, 'delete_commitmark'),
-	(268, 'Can view commit mark', 67, 'view_commitmark'),
-	(269, 'Can add chat completion', 68, 'add_chatcompletion'),
-	(270, 'Can change chat completion', 68, 'change_chatcompletion'),
-	(271, 'Can delete chat completion', 68, 'delete_chatcompletion'),
-	(272, 'Can view chat completion', 68, 'view_chatcompletion'),
-	(273, 'Can add prompt', 69, 'add_prompttemplate'),
-	(274, 'Can change prompt', 69, 'change_prompttemplate'),
-	(275, 'Can delete prompt', 69, 'delete_prompttemplate'),
-	(276, 'Can view prompt', 69, 'view_prompttemplate'),
-	(277, 'Can add prompt version', 70, 'add_promptversion'),
-	(278, 'Can change prompt version', 70, 'change_promptversion'),
-	(279, 'Can delete prompt version', 70, 'delete_promptversion'),
-	(280, 'Can view prompt version', 70, 'view_promptversion'),
-	(281, 'Can add response hour', 71, 'add_responsehour'),
-	(282, 'Can change response hour', 71, 'change_responsehour'),
-	(283, 'Can delete response hour', 71, 'delete_responsehour'),
-	(284, 'Can view response hour', 71, 'view_responsehour'),
-	(285, 'Can add call hour', 72, 'add_callhour'),
-	(286, 'Can change call hour', 72, 'change_callhour'),
-	(287, 'Can delete call hour', 72, 'delete_callhour'),
-	(288, 'Can view call hour', 72, 'view_callhour'),
-	(289, 'Can add tool hour', 73, 'add_toolhour'),
-	(290, 'Can change tool hour', 73, 'change_toolhour'),
-	(291, 'Can delete tool hour', 73, 'delete_toolhour'),
-	(292, 'Can view tool hour', 73, 'view_toolhour'),
-	(293, 'Can add unrolled row', 74, 'add_unrolledrow'),
-	(294, 'Can change unrolled row', 74, 'change_unrolledrow'),
-	(295, 'Can delete unrolled row', 74, 'delete_unrolledrow'),
-	(296, 'Can view unrolled row', 74, 'view_unrolledrow'),
-	(297, 'Can add rollup mark', 75, 'add_rollupmark'),
-	(298, 'Can change rollup mark', 75, 'change_rollupmark'),
-	(299, 'Can delete rollup mark', 75, 'delete_rollupmark'),
-	(300, 'Can view rollup mark', 75, 'view_rollupmark'),
-	(301, 'Can add search text', 76, 'add_searchtext'),
-	(302, 'Can change search text', 76, 'change_searchtext'),
-	(303, 'Can delete search text', 76, 'delete_searchtext'),
-	(304, 'Can view search text', 76, 'view_searchtext'),
-	(305, 'Can add search mark', 77, 'add_searchmark'),
-	(306, 'Can change search mark', 77, 'change_searchmark'),
-	(307, 'Can delete search mark', 77, 'delete_searchmark'),
-	(308, 'Can view search mark', 77, 'view_searchmark'),
-	(309, 'Can add vector store', 78, 'add_vectorstore'),
-	(310, 'Can change vector store', 78, 'change_vectorstore'),
-	(311, 'Can delete vector store', 78, 'delete_vectorstore'),
-	(312, 'Can view vector store', 78, 'view_vectorstore'),
-	(313, 'Can add batch of a vector store', 79, 'add_vectorstorebatch'),
-	(314, 'Can change batch of a vector store', 79, 'change_vectorstorebatch'),
-	(315, 'Can delete batch of a vector store', 79, 'delete_vectorstorebatch'),
-	(316, 'Can view batch of a vector store', 79, 'view_vectorstorebatch'),
-	(317, 'Can add file of a vector store', 80, 'add_vectorstorefile'),
-	(318, 'Can change file of a vector store', 80, 'change_vectorstorefile'),
-	(319, 'Can delete file of a vector store', 80, 'delete_vectorstorefile'),
-	(320, 'Can view file of a vector store', 80, 'view_vectorstorefile'),
-	(321, 'Can add passage of a vector store', 81, 'add_vectorchunk'),
-	(322, 'Can change passage of a vector store', 81, 'change_vectorchunk'),
-	(323, 'Can delete passage of a vector store', 81, 'delete_vectorchunk'),
-	(324, 'Can view passage of a vector store', 81, 'view_vectorchunk'),
-	(325, 'Can add vector of a passage', 82, 'add_vectorembedding'),
-	(326, 'Can change vector of a passage', 82, 'change_vectorembedding'),
-	(327, 'Can delete vector of a passage', 82, 'delete_vectorembedding'),
-	(328, 'Can view vector of a passage', 82, 'view_vectorembedding'),
-	(329, 'Can add webhook endpoint', 83, 'add_webhookendpoint'),
-	(330, 'Can change webhook endpoint', 83, 'change_webhookendpoint'),
-	(331, 'Can delete webhook endpoint', 83, 'delete_webhookendpoint'),
-	(332, 'Can view webhook endpoint', 83, 'view_webhookendpoint'),
-	(333, 'Can add webhook delivery', 84, 'add_webhookdelivery'),
-	(334, 'Can change webhook delivery', 84, 'change_webhookdelivery'),
-	(335, 'Can delete webhook delivery', 84, 'delete_webhookdelivery'),
-	(336, 'Can view webhook delivery', 84, 'view_webhookdelivery');
+	(257, 'Can add event batch', 65, 'add_eventbatch'),
+	(258, 'Can change event batch', 65, 'change_eventbatch'),
+	(259, 'Can delete event batch', 65, 'delete_eventbatch'),
+	(260, 'Can view event batch', 65, 'view_eventbatch'),
+	(261, 'Can add commit mark', 66, 'add_commitmark'),
+	(262, 'Can change commit mark', 66, 'change_commitmark'),
+	(263, 'Can delete commit mark', 66, 'delete_commitmark'),
+	(264, 'Can view commit mark', 66, 'view_commitmark'),
+	(265, 'Can add chat completion', 67, 'add_chatcompletion'),
+	(266, 'Can change chat completion', 67, 'change_chatcompletion'),
+	(267, 'Can delete chat completion', 67, 'delete_chatcompletion'),
+	(268, 'Can view chat completion', 67, 'view_chatcompletion'),
+	(269, 'Can add prompt', 68, 'add_prompttemplate'),
+	(270, 'Can change prompt', 68, 'change_prompttemplate'),
+	(271, 'Can delete prompt', 68, 'delete_prompttemplate'),
+	(272, 'Can view prompt', 68, 'view_prompttemplate'),
+	(273, 'Can add prompt version', 69, 'add_promptversion'),
+	(274, 'Can change prompt version', 69, 'change_promptversion'),
+	(275, 'Can delete prompt version', 69, 'delete_promptversion'),
+	(276, 'Can view prompt version', 69, 'view_promptversion'),
+	(277, 'Can add response hour', 70, 'add_responsehour'),
+	(278, 'Can change response hour', 70, 'change_responsehour'),
+	(279, 'Can delete response hour', 70, 'delete_responsehour'),
+	(280, 'Can view response hour', 70, 'view_responsehour'),
+	(281, 'Can add call hour', 71, 'add_callhour'),
+	(282, 'Can change call hour', 71, 'change_callhour'),
+	(283, 'Can delete call hour', 71, 'delete_callhour'),
+	(284, 'Can view call hour', 71, 'view_callhour'),
+	(285, 'Can add tool hour', 72, 'add_toolhour'),
+	(286, 'Can change tool hour', 72, 'change_toolhour'),
+	(287, 'Can delete tool hour', 72, 'delete_toolhour'),
+	(288, 'Can view tool hour', 72, 'view_toolhour'),
+	(289, 'Can add unrolled row', 73, 'add_unrolledrow'),
+	(290, 'Can change unrolled row', 73, 'change_unrolledrow'),
+	(291, 'Can delete unrolled row', 73, 'delete_unrolledrow'),
+	(292, 'Can view unrolled row', 73, 'view_unrolledrow'),
+	(293, 'Can add rollup mark', 74, 'add_rollupmark'),
+	(294, 'Can change rollup mark', 74, 'change_rollupmark'),
+	(295, 'Can delete rollup mark', 74, 'delete_rollupmark'),
+	(296, 'Can view rollup mark', 74, 'view_rollupmark'),
+	(297, 'Can add search text', 75, 'add_searchtext'),
+	(298, 'Can change search text', 75, 'change_searchtext'),
+	(299, 'Can delete search text', 75, 'delete_searchtext'),
+	(300, 'Can view search text', 75, 'view_searchtext'),
+	(301, 'Can add search mark', 76, 'add_searchmark'),
+	(302, 'Can change search mark', 76, 'change_searchmark'),
+	(303, 'Can delete search mark', 76, 'delete_searchmark'),
+	(304, 'Can view search mark', 76, 'view_searchmark'),
+	(305, 'Can add vector store', 77, 'add_vectorstore'),
+	(306, 'Can change vector store', 77, 'change_vectorstore'),
+	(307, 'Can delete vector store', 77, 'delete_vectorstore'),
+	(308, 'Can view vector store', 77, 'view_vectorstore'),
+	(309, 'Can add batch of a vector store', 78, 'add_vectorstorebatch'),
+	(310, 'Can change batch of a vector store', 78, 'change_vectorstorebatch'),
+	(311, 'Can delete batch of a vector store', 78, 'delete_vectorstorebatch'),
+	(312, 'Can view batch of a vector store', 78, 'view_vectorstorebatch'),
+	(313, 'Can add file of a vector store', 79, 'add_vectorstorefile'),
+	(314, 'Can change file of a vector store', 79, 'change_vectorstorefile'),
+	(315, 'Can delete file of a vector store', 79, 'delete_vectorstorefile'),
+	(316, 'Can view file of a vector store', 79, 'view_vectorstorefile'),
+	(317, 'Can add passage of a vector store', 80, 'add_vectorchunk'),
+	(318, 'Can change passage of a vector store', 80, 'change_vectorchunk'),
+	(319, 'Can delete passage of a vector store', 80, 'delete_vectorchunk'),
+	(320, 'Can view passage of a vector store', 80, 'view_vectorchunk'),
+	(321, 'Can add vector of a passage', 81, 'add_vectorembedding'),
+	(322, 'Can change vector of a passage', 81, 'change_vectorembedding'),
+	(323, 'Can delete vector of a passage', 81, 'delete_vectorembedding'),
+	(324, 'Can view vector of a passage', 81, 'view_vectorembedding'),
+	(325, 'Can add webhook endpoint', 82, 'add_webhookendpoint'),
+	(326, 'Can change webhook endpoint', 82, 'change_webhookendpoint'),
+	(327, 'Can delete webhook endpoint', 82, 'delete_webhookendpoint'),
+	(328, 'Can view webhook endpoint', 82, 'view_webhookendpoint'),
+	(329, 'Can add webhook delivery', 83, 'add_webhookdelivery'),
+	(330, 'Can change webhook delivery', 83, 'change_webhookdelivery'),
+	(331, 'Can delete webhook delivery', 83, 'delete_webhookdelivery'),
+	(332, 'Can view webhook delivery', 83, 'view_webhookdelivery'),
+	(333, 'Can add decision', 84, 'add_decision'),
+	(334, 'Can change decision', 84, 'change_decision'),
+	(335, 'Can delete decision', 84, 'delete_decision'),
+	(336, 'Can view decision', 84, 'view_decision');
 
 INSERT INTO public.django_content_type (id, app_label, model) VALUES
 	(1, 'admin', 'logentry'),
@@ -2391,26 +2402,26 @@ INSERT INTO public.django_content_type (id, app_label, model) VALUES
 	(62, 'responses', 'conversationlock'),
 	(63, 'responses', 'turn'),
 	(64, 'responses', 'toolcall'),
-	(65, 'responses', 'approval'),
-	(66, 'responses', 'eventbatch'),
-	(67, 'responses', 'commitmark'),
-	(68, 'responses', 'chatcompletion'),
-	(69, 'responses', 'prompttemplate'),
-	(70, 'responses', 'promptversion'),
-	(71, 'responses', 'responsehour'),
-	(72, 'responses', 'callhour'),
-	(73, 'responses', 'toolhour'),
-	(74, 'responses', 'unrolledrow'),
-	(75, 'responses', 'rollupmark'),
-	(76, 'responses', 'searchtext'),
-	(77, 'responses', 'searchmark'),
-	(78, 'responses', 'vectorstore'),
-	(79, 'responses', 'vectorstorebatch'),
-	(80, 'responses', 'vectorstorefile'),
-	(81, 'responses', 'vectorchunk'),
-	(82, 'responses', 'vectorembedding'),
-	(83, 'responses', 'webhookendpoint'),
-	(84, 'responses', 'webhookdelivery');
+	(65, 'responses', 'eventbatch'),
+	(66, 'responses', 'commitmark'),
+	(67, 'responses', 'chatcompletion'),
+	(68, 'responses', 'prompttemplate'),
+	(69, 'responses', 'promptversion'),
+	(70, 'responses', 'responsehour'),
+	(71, 'responses', 'callhour'),
+	(72, 'responses', 'toolhour'),
+	(73, 'responses', 'unrolledrow'),
+	(74, 'responses', 'rollupmark'),
+	(75, 'responses', 'searchtext'),
+	(76, 'responses', 'searchmark'),
+	(77, 'responses', 'vectorstore'),
+	(78, 'responses', 'vectorstorebatch'),
+	(79, 'responses', 'vectorstorefile'),
+	(80, 'responses', 'vectorchunk'),
+	(81, 'responses', 'vectorembedding'),
+	(82, 'responses', 'webhookendpoint'),
+	(83, 'responses', 'webhookdelivery'),
+	(84, 'responses', 'decision');
 
 INSERT INTO public.django_migrations (id, app, name, applied) VALUES
 	(1, 'contenttypes', '0001_initial', now()),
@@ -2453,27 +2464,30 @@ INSERT INTO public.django_migrations (id, app, name, applied) VALUES
 	(38, 'responses', '0004_isolated_runs', now()),
 	(39, 'responses', '0005_clock_of_database', now()),
 	(40, 'responses', '0006_planned_starts', now()),
-	(41, 'sessions', '0001_initial', now()),
-	(42, 'skills', '0001_initial', now()),
-	(43, 'socialaccount', '0001_initial', now()),
-	(44, 'socialaccount', '0002_token_max_lengths', now()),
-	(45, 'socialaccount', '0003_extra_data_default_dict', now()),
-	(46, 'socialaccount', '0004_app_provider_id_settings', now()),
-	(47, 'socialaccount', '0005_socialtoken_nullable_app', now()),
-	(48, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
-	(49, 'tenants', '0002_download_images', now()),
-	(50, 'tenants', '0003_cost_maxima', now()),
-	(51, 'tenants', '0004_clock_of_database', now()),
-	(52, 'tenants', '0005_upstream_credentials', now()),
-	(53, 'tenants', '0006_model_provider_choices', now()),
-	(54, 'tenants', '0007_model_targets', now()),
-	(55, 'tenants', '0008_model_assistant_prefix', now()),
-	(56, 'tenants', '0009_allow_fallback_models', now()),
-	(57, 'tenants', '0010_model_shutdown_date', now()),
-	(58, 'tenants', '0011_model_serves', now()),
-	(59, 'tenants', '0012_usage_record_failed_targets', now()),
-	(60, 'tenants', '0013_target_limits', now()),
-	(61, 'usersessions', '0001_initial', now());
+	(41, 'responses', '0007_waiting_runs', now()),
+	(42, 'sessions', '0001_initial', now()),
+	(43, 'skills', '0001_initial', now()),
+	(44, 'socialaccount', '0001_initial', now()),
+	(45, 'socialaccount', '0002_token_max_lengths', now()),
+	(46, 'socialaccount', '0003_extra_data_default_dict', now()),
+	(47, 'socialaccount', '0004_app_provider_id_settings', now()),
+	(48, 'socialaccount', '0005_socialtoken_nullable_app', now()),
+	(49, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
+	(50, 'tenants', '0002_download_images', now()),
+	(51, 'tenants', '0003_cost_maxima', now()),
+	(52, 'tenants', '0004_clock_of_database', now()),
+	(53, 'tenants', '0005_upstream_credentials', now()),
+	(54, 'tenants', '0006_model_provider_choices', now()),
+	(55, 'tenants', '0007_model_targets', now()),
+	(56, 'tenants', '0008_model_assistant_prefix', now()),
+	(57, 'tenants', '0009_allow_fallback_models', now()),
+	(58, 'tenants', '0010_model_shutdown_date', now()),
+	(59, 'tenants', '0011_model_serves', now()),
+	(60, 'tenants', '0012_usage_record_failed_targets', now()),
+	(61, 'tenants', '0013_target_limits', now()),
+	(62, 'tenants', '0014_required_approvals', now()),
+	(63, 'tenants', '0015_approval_notifications', now()),
+	(64, 'usersessions', '0001_initial', now());
 
 SELECT pg_catalog.setval('public.account_emailaddress_id_seq', 1, false);
 
@@ -2499,7 +2513,7 @@ SELECT pg_catalog.setval('public.django_admin_log_id_seq', 1, false);
 
 SELECT pg_catalog.setval('public.django_content_type_id_seq', 84, true);
 
-SELECT pg_catalog.setval('public.django_migrations_id_seq', 61, true);
+SELECT pg_catalog.setval('public.django_migrations_id_seq', 64, true);
 
 SELECT pg_catalog.setval('public.idempotency_answerchunk_id_seq', 1, false);
 
@@ -3062,6 +3076,10 @@ CREATE INDEX conversations_upload_file_id_93153e2f ON public.conversations_uploa
 
 CREATE INDEX conversations_uploadpart_upload_id_b6ad3c36 ON public.conversations_uploadpart USING btree (upload_id);
 
+CREATE INDEX decision_awaited ON public.responses_approval USING btree (expires_at) WHERE ((expires_at IS NOT NULL) AND ((state)::text = 'asked'::text));
+
+CREATE INDEX decision_unannounced ON public.responses_approval USING btree (asked_at) WHERE ((expires_at IS NOT NULL) AND ((state)::text = 'asked'::text) AND (announced_at IS NULL));
+
 CREATE INDEX django_admin_log_content_type_id_c4bce8eb ON public.django_admin_log USING btree (content_type_id);
 
 CREATE INDEX django_admin_log_user_id_c564eba6 ON public.django_admin_log USING btree (user_id);
@@ -3112,8 +3130,6 @@ CREATE INDEX reservation_by_team ON public.tenants_reservation USING btree (team
 
 CREATE INDEX reservation_by_time ON public.tenants_reservation USING btree (created_at);
 
-CREATE INDEX response_background_by_team ON public.responses_response USING btree (team_id, created_at) WHERE (background AND ((status)::text = ANY ((ARRAY['queued'::character varying, 'in_progress'::character varying])::text[])));
-
 CREATE INDEX response_by_conversation ON public.responses_response USING btree (conversation_id, created_at) WHERE (conversation_id IS NOT NULL);
 
 CREATE INDEX response_by_end_user ON public.responses_response USING btree (end_user, created_at) WHERE (end_user IS NOT NULL);
@@ -3131,6 +3147,8 @@ CREATE INDEX response_by_previous ON public.responses_response USING btree (prev
 CREATE INDEX response_by_team_and_time ON public.responses_response USING btree (team_id, created_at);
 
 CREATE INDEX response_by_time ON public.responses_response USING btree (created_at);
+
+CREATE INDEX response_claimable_by_team ON public.responses_response USING btree (team_id, created_at) WHERE (background AND ((status)::text = ANY ((ARRAY['queued'::character varying, 'in_progress'::character varying])::text[])) AND (waits_until IS NULL));
 
 CREATE INDEX response_handed_over ON public.responses_response USING btree (handed_over_at) WHERE ((handed_over_at IS NOT NULL) AND ((status)::text = ANY ((ARRAY['queued'::character varying, 'in_progress'::character varying])::text[])));
 

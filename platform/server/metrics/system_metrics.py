@@ -41,7 +41,7 @@ _QUEUES = {
     "background": (
         "SELECT count(*), min(since) FROM (SELECT created_at AS since FROM responses_response"  # noqa: S608 - constant
         " WHERE status IN ('queued', 'in_progress') AND background AND lease_until IS NULL"
-        f" AND {IS_DUE} LIMIT %s) AS waiting"
+        f" AND waits_until IS NULL AND {IS_DUE} LIMIT %s) AS waiting"
     ),
     "batches": (
         "SELECT count(*), min(since) FROM (SELECT created_at AS since FROM responses_batch"

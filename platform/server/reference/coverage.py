@@ -159,7 +159,8 @@ PARAMETERS = (
     _supported(
         "background_options",
         {"completion_window": "soonest"},
-        "with `2h` and `8h`, the run may wait for a cheaper time",
+        "with `2h` and `8h`, the run may wait for a cheaper time; `wait_for_approval` and `approval_wait_seconds` are "
+        "extensions: the response waits for approvals",
         rejected={"continuation_id": "c1"},
     ),
     _supported("background", True, "executed by a worker; requires `store`; not over WebSocket"),  # noqa: FBT003 - the same
@@ -262,7 +263,7 @@ ITEMS = (
     SupportedItem(
         type="compaction_trigger", input=True, output=False, note="must be the last item; the response is a compaction"
     ),
-    *_items("valid once, only for the call that was shown", "mcp_approval_response", output=False),
+    *_items("valid once, only for the call that was shown", "mcp_approval_response", output=True),
     *_items("results on request with `include`", "web_search_call", "file_search_call", output=True),
     *_items("outputs on request with `include`", "code_interpreter_call", output=True),
     *_items("with the image, which later turns can see", "image_generation_call", output=True),

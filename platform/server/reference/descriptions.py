@@ -36,6 +36,8 @@ OPERATIONS = {
     "responses.delete": "Deletes a stored response. A background response that has not ended is cancelled first.",
     "responses.cancel": "Cancels a queued or active background response. A response that has ended is returned "
     "unchanged.",
+    "responses.approvals.decide": "Approves or denies a call for which a background response waits, and returns the "
+    "response. It continues when all of its open approval requests are decided. An extension of OpenAI's API.",
     "responses.input_items.list": "Lists the input of a response: the items of its previous responses, then its own.",
     "responses.input_tokens.count": "Returns the number of input tokens that a request would use, without running it.",
     "responses.compact": "Compacts a long context into its user messages and one encrypted item, which can begin the "
@@ -223,6 +225,7 @@ PARAMETERS = {
     "created_before": "Only objects that were created before this time, in Unix seconds.",
     "metadata": "Only objects with these metadata, written as `metadata[key]=value`.",
     "response_id": "Id of the response.",
+    "approval_request_id": "Id of the `mcp_approval_request` item.",
     "include": "Optional fields to include in items.",
     "stream": "True to receive the events of the response as server-sent events.",
     "starting_after": "Sequence number of the event after which the stream begins. Requires `stream=true`.",
@@ -500,6 +503,14 @@ OBJECTS: dict[str, dict[str, str]] = {
         "completion_window": "Time within which the response is completed. With `2h` and `8h`, the run may wait for a "
         "time at which the model is cheaper. Both require `background`.",
         "continuation_id": "Identifier of related requests. Not supported by this server.",
+        "wait_for_approval": "Extension: whether the response waits when a tool requires approval, instead of "
+        "completing with the approval request. The default is a setting of the team and of connectors.",
+        "approval_wait_seconds": "Extension: the time after which an awaited approval expires. The "
+        "response then fails.",
+    },
+    "DecideApproval": {
+        "approve": "Whether the call is made.",
+        "reason": "Reason of the decision. If the call is denied, the model reads it.",
     },
     "AccessPrograms": {"cyber": "Level of access for work on security. This server supports only `standard`."},
     "AdditionalTools": {"role": "Role of the item.", "tools": "The tools that are available from here on."},

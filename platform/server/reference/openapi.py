@@ -36,6 +36,7 @@ _OPERATIONS = {
     },
     ("GET", "organization/costs"): "admin.organization.usage.costs",
     ("GET", "me"): "me.retrieve",
+    ("POST", "responses/approvals"): "responses.approvals.decide",
 }
 _RESOURCES = {
     "organization": "admin.organization",

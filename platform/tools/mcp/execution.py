@@ -18,6 +18,7 @@ from core.errors import (
 )
 from core.ids import new_id
 from engine.calls.client_tools import upstream_name
+from engine.calls.hosted import whole_item
 from engine.calls.item_events import after_result, before_result
 from engine.calls.outcomes import (
     CallDecision,
@@ -34,7 +35,7 @@ from engine.state import OutputItem, RunContext, RunState
 from engine.steps import CallRecord, Emitted, ToolsPrepared
 from engine.turn import Call, FunctionTool
 from responses.requests.tool_offer import ToolOffer
-from responses.tools.approvals import GrantedApproval
+from responses.tools.approvals import DecidedApproval
 from tools.mcp import results
 from tools.mcp.catalogue import AvailableTool, ToolCatalogue
 from tools.mcp.servers import ListedTool, RemoteServer
@@ -61,12 +62,15 @@ class McpTools(HostedTool):
         servers: Sequence[RemoteServer],
         sessions: McpSessions,
         *,
-        approved: Sequence[GrantedApproval] = (),
+        decided: Sequence[DecidedApproval] = (),
+        requires_approval: frozenset[str] = frozenset(),
         continues_without_servers: bool = False,
     ) -> None:
         self._catalogue = ToolCatalogue(servers)
         self._sessions = sessions
-        self._approved = {approval.request_id: approval for approval in approved}
+        self._decided = decided
+        self._approved = {approval.request_id: approval for approval in decided if approval.approve}
+        self._requires_approval = requires_approval
         self._continues_without_servers = continues_without_servers
         self._fresh: dict[str, list[ListedTool]] = {}
         self._choice: Any = None
@@ -111,8 +115,28 @@ class McpTools(HostedTool):
         # A resumed run skips the calls that were started before the interruption.
         begun: set[str | None] = {pending.call.call_id for pending in state.pending}
         begun |= {item.body.get("approval_request_id") for item in state.output}
-        waiting = [approval.call for approval in self._approved.values() if approval.request_id not in begun]
-        calls = [CallRecord(call=call, turn=0, kind=KIND, state="pending") for call in waiting]
+        calls = [
+            CallRecord(call=approval.call, turn=approval.turn, kind=KIND, state="pending")
+            for approval in self._approved.values()
+            if approval.request_id not in begun
+        ]
+        # Requests of clients contain the decisions as items. The decisions for which the run has waited become output.
+        decisions = [
+            {
+                "id": new_id("mcpa"),
+                "type": "mcp_approval_response",
+                "approval_request_id": decision.request_id,
+                "approve": decision.approve,
+                "reason": decision.reason or None,
+            }
+            for decision in self._decided
+            if decision.has_waited and decision.request_id not in begun
+        ]
+        events = [
+            event
+            for index, item in enumerate(decisions, start=state.next_output_index)
+            for event in whole_item(item, output_index=index)
+        ]
         failure = None
         # The request was accepted before the server's tools were known, so a forced tool may turn out to be missing.
         match self._choice:
@@ -120,8 +144,9 @@ class McpTools(HostedTool):
                 if self._catalogue.find(upstream_name(label, name)) is None:
                     message = f"Tool choice '{name}' was not found on the MCP server '{label}'."
                     failure = Failure.of(InvalidPrompt(message, param="tool_choice"))
-        if calls or failure:
-            yield ToolsPrepared(events=[], calls=calls, failure=failure)
+        if calls or decisions or failure:
+            items = [OutputItem(body=item) for item in decisions]
+            yield ToolsPrepared(events=events, items=items, calls=calls, failure=failure)
 
     @property
     def _is_first_turn(self) -> bool:
@@ -171,7 +196,8 @@ class McpTools(HostedTool):
         if known is None or not self._catalogue.is_offered(known, self._choice, first_turn=self._is_first_turn):
             return Refuse(f"error: there is no tool named {call.name!r}")
         # A call with invalid arguments is not worth a user's attention; the loop answers it with an error.
-        if not known.server.approval.asks_for(known.tool) or parse_object(call.arguments) is None:
+        is_asked = known.server.asks_for(known.tool, required=self._requires_approval)
+        if not is_asked or parse_object(call.arguments) is None:
             return Execute()
         item = {
             "id": new_id("mcpr"),

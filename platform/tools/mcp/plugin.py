@@ -60,10 +60,15 @@ class McpPlugin(ToolPlugin):
             McpTools(
                 resolved,
                 sessions,
-                approved=request.granted,
+                decided=request.decided,
+                requires_approval=request.requires_approval,
                 continues_without_servers=request.continues_without_servers,
             )
         ]
+
+    @override
+    def waits(self, resolved: Sequence[RemoteServer]) -> bool:
+        return any(server.waits for server in resolved)
 
     @override
     def secrets(self, resolved: Sequence[RemoteServer]) -> str:

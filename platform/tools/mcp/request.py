@@ -29,7 +29,14 @@ async def servers(tools: Sequence[object], *, principal: Principal) -> list[Remo
 def encrypt_servers(found: Sequence[RemoteServer]) -> str:
     """Encrypt the servers for the row of a background run, which another worker may have to resume."""
     kept = [
-        {"label": server.label, "url": server.url, "headers": {**server.headers}, "vouched": server.vouched}
+        {
+            "label": server.label,
+            "url": server.url,
+            "headers": {**server.headers},
+            "vouched": server.vouched,
+            "always_asks": server.always_asks,
+            "waits": server.waits,
+        }
         for server in found
     ]
     return encrypt(orjson.dumps(kept).decode())
@@ -43,7 +50,7 @@ def decrypt_servers(text: str, shown: Sequence[Mapping[str, Any]]) -> list[Remot
 
 
 async def _server(tool: McpToolParam, *, principal: Principal, param: str) -> RemoteServer:
-    url, token = tool.server_url or "", None
+    url, token, asks, waits = tool.server_url or "", None, False, False
     if tool.connector_id is not None:
         connector = await directory.connector.aget(principal.team_id, tool.connector_id)
         if connector is None:
@@ -52,12 +59,19 @@ async def _server(tool: McpToolParam, *, principal: Principal, param: str) -> Re
                 param=f"{param}.connector_id",
             )
         url, token = connector.url, connector.authorization
+        asks, waits = connector.requires_approval, connector.waits_for_approval
         # An operator chose the connector's address, so it may be a private one.
         _check(url, egress.default().trusting, param=f"{param}.connector_id")
     else:
         _check(url, egress.default().check, param=f"{param}.server_url")
-    vouched = tool.connector_id is not None
-    return _as_shown(tool.shown(), url=url, headers=_headers(tool, token), vouched=vouched)
+    return _as_shown(
+        tool.shown(),
+        url=url,
+        headers=_headers(tool, token),
+        vouched=tool.connector_id is not None,
+        always_asks=asks,
+        waits=waits,
+    )
 
 
 def _headers(tool: McpToolParam, token: str | None) -> dict[str, str]:
@@ -79,12 +93,23 @@ def _check(url: str, check: Callable[[str], object], *, param: str) -> None:
         raise EgressRefused(refused.message, param=param) from refused
 
 
-def _as_shown(shown: Mapping[str, Any], *, url: str, headers: Mapping[str, str], vouched: bool) -> RemoteServer:
+def _as_shown(
+    shown: Mapping[str, Any],
+    *,
+    url: str,
+    headers: Mapping[str, str],
+    vouched: bool,
+    # Missing in rows of earlier releases.
+    always_asks: bool = False,
+    waits: bool = False,
+) -> RemoteServer:
     return RemoteServer(
         label=shown["server_label"],
         url=url,
         headers=headers,
         vouched=vouched,
+        always_asks=always_asks,
+        waits=waits,
         description=shown.get("server_description"),
         allowed=ToolFilter.parse(shown["allowed_tools"]),
         approval=ApprovalPolicy.parse(shown["require_approval"]),

@@ -1,8 +1,10 @@
 """MCP servers as a request describes them: address, credentials, tool filter and approval policy."""
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from core.redaction import SECRET_NAME, redact, secrets_of_url
 
@@ -102,7 +104,8 @@ class RemoteServer:
     """An MCP server with everything a run needs to use it.
 
     `headers` are secrets and stay in memory. `vouched` is true if an operator chose the address, which may then be
-    private. `shown` is the tool as the response shows it.
+    private. `shown` is the tool as the response shows it. `always_asks` and `waits` are the settings of a connector:
+    each call requires approval, and background responses wait for approvals.
     """
 
     label: str
@@ -112,6 +115,8 @@ class RemoteServer:
     allowed: ToolFilter | None = None
     approval: ApprovalPolicy = ApprovalPolicy()
     vouched: bool = False
+    always_asks: bool = False
+    waits: bool = False
     shown: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -123,6 +128,14 @@ class RemoteServer:
         """Remove the credentials sent to the server from a text."""
         headers = [value for name, value in self.headers.items() if SECRET_NAME.search(name)]
         return redact(text, [*headers, *secrets_of_url(self.url)])
+
+    def asks_for(self, tool: ListedTool, *, required: AbstractSet[str]) -> bool:
+        """Return True if calls of the tool need approval. `required` are the tools and servers of the team's setting.
+
+        A request can require approval for more tools than the connector and the team, but not for fewer.
+        """
+        names = {"*", tool.name, self.label, self.shown.get("connector_id"), urlsplit(self.url).hostname}
+        return self.always_asks or not names.isdisjoint(required) or self.approval.asks_for(tool)
 
     def offers(self, tool: ListedTool) -> bool:
         """Return True if the request allows the model to use the tool."""

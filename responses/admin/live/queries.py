@@ -54,7 +54,8 @@ _COLUMNS = (
     "attempt",
     "not_before",
 )
-_IS_RUNNING = "status IN ('queued', 'in_progress')"
+# Runs that wait for a decision wait for no worker, and are not in the index of the queue.
+_IS_RUNNING = "status IN ('queued', 'in_progress') AND waits_until IS NULL"
 # A loose index scan finds the teams with background work: one index lookup for each team, as in the claim query.
 _TEAMS_SQL = f"""
     (SELECT team_id AS id FROM responses_response WHERE background AND {_IS_RUNNING} ORDER BY team_id LIMIT 1)

@@ -104,7 +104,7 @@ class ResponseActions(RowActions):
             new = NewRequest(principal=principal, body=body, info=info, mode=Mode.JSON)
             return str((await queue_response(new)).body["id"])
 
-        parameters = rebuild.rebuild_request(response)
+        parameters = {**rebuild.rebuild_request(response), **rebuild.waiting_options(response)}
         if model := form.cleaned_data.get("model"):
             parameters = {**parameters, "model": model}
         try:

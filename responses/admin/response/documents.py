@@ -73,7 +73,7 @@ def _request_body(response: Response) -> Body:
     if response.conversation_id is not None:
         body["conversation"] = response.conversation_id
     if response.background:
-        body["background"] = True
+        body |= {"background": True, **rebuild.waiting_options(response)}
     if response.mode == Mode.STREAM:
         body["stream"] = True
     return body

@@ -23,7 +23,7 @@ from core.http.query import row_number
 from responses.admin import cells
 from responses.admin.response.documents import download
 from responses.admin.response.waterfall import WORK, SpanKind, TraceSpan, Waterfall, WaterfallBar, waterfall
-from responses.models import RUNNING, Approval, Response, Status, ToolCall, Turn
+from responses.models import RUNNING, Decision, Response, Status, ToolCall, Turn
 from tenants.console.content_access import audit_read
 from tenants.console.row_pages import start_of
 from tenants.console.viewer import Viewer
@@ -127,7 +127,7 @@ def _spans(response: Response) -> list[TraceSpan]:
     # Arguments and output may be megabytes, and the waterfall needs neither.
     rows = ToolCall.objects.filter(**own).defer("arguments", "output", "result")
     calls = list(rows.order_by("turn", "id")[:MAX_CALLS])
-    approvals = list(Approval.objects.filter(**own).order_by("asked_at")[:MAX_TURNS])
+    approvals = list(Decision.objects.filter(**own).order_by("asked_at")[:MAX_TURNS])
     names = {call.call_id: call.name for call in calls}
     spans = [*_queue_and_attempts(response)]
     spans += [
@@ -175,6 +175,9 @@ def _spans(response: Response) -> list[TraceSpan]:
     # The time from the last stored row of an attempt to the next claim contains lost work and the wait for the sweeper
     # and for a worker. No row separates the two.
     for number, ((at, _), (until, _)) in enumerate(pairwise(claims_of(response)), 1):
+        if any(approval.expires_at and at <= approval.asked_at < until for approval in approvals):
+            # The run has waited for a decision, which has a span of its own.
+            continue
         ends = [span.ended for span in work if span.ended is not None and span.ended <= until]
         spans.append(
             TraceSpan(
@@ -186,8 +189,9 @@ def _spans(response: Response) -> list[TraceSpan]:
                 note="not stored when the worker was lost",
             )
         )
-    # A turn gets its row when it ends. While a run is active and no tool runs, the model is being called.
-    if response.status in RUNNING and all(span.ended for span in work):
+    # A turn gets its row when it ends. While a run is active and no tool runs, the model is being called. A run that
+    # waits for a decision is not active.
+    if response.status in RUNNING and response.waits_until is None and all(span.ended for span in work):
         since = max((span.ended for span in work if span.ended), default=response.created_at)
         name = f"Turn {response.turns + 1}"
         spans.append(TraceSpan(key="now", kind=SpanKind.MODEL, name=name, began=since, ended=None, state="in_progress"))
@@ -395,7 +399,7 @@ def _call(response: Response, key: str) -> dict[str, Any] | None:
 
 
 def _approval(response: Response, key: str) -> dict[str, Any] | None:
-    approval = Approval.objects.filter(response_id=response.pk, team_id=response.team_id, pk=key).first()
+    approval = Decision.objects.filter(response_id=response.pk, team_id=response.team_id, pk=key).first()
     if approval is None:
         return None
     rows = [

@@ -28,12 +28,16 @@ _TONES = {"completed": "success", "approved": "success", "failed": "danger", "de
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalResult:
-    """State of an approval request. `response_id` is the response that answered it, `key` the name of its API key."""
+    """State of an approval request. `response_id` is the response that answered it, `key` the name of its API key.
+
+    If a response has waited for the decision, `by` is the user or API key that has made it.
+    """
 
     outcome: str
     at: datetime | None
     response_id: str
     key: str
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

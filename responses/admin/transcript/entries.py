@@ -18,7 +18,7 @@ from conversations.items import plain_text
 from conversations.models import Item, Placement, Section
 from responses.admin.transcript.cards import ApprovalResult, ToolCard, read_card, with_row
 from responses.admin.transcript.parts import MEDIA, ItemPart, parse_data_url, read_part
-from responses.models import Approval, ApprovalState, Response, ToolCall
+from responses.models import Decision, DecisionState, Response, ToolCall
 from responses.runs import selectors
 from tenants.console.content_access import read_allowed
 from tenants.console.viewer import Viewer
@@ -39,9 +39,11 @@ _TOOL_KINDS = {
     "image_generation_call": "image_generation",
 }
 _APPROVAL_LABELS = {
-    ApprovalState.ASKED.value: "Waiting for approval",
-    ApprovalState.GRANTED.value: "Approved",
-    ApprovalState.DENIED.value: "Denied",
+    DecisionState.ASKED.value: "Waiting for approval",
+    DecisionState.GRANTED.value: "Approved",
+    DecisionState.DENIED.value: "Denied",
+    DecisionState.EXPIRED.value: "Expired",
+    DecisionState.WITHDRAWN.value: "Withdrawn",
 }
 
 
@@ -254,7 +256,7 @@ def _approvals(items: Sequence[Item], team_id: str) -> dict[str, ApprovalResult]
     request_ids -= {None, ""}
     if not request_ids:
         return {}
-    rows = list(Approval.objects.filter(team_id=team_id, pk__in=request_ids))
+    rows = list(Decision.objects.filter(team_id=team_id, pk__in=request_ids))
     answered = [row.answered_in for row in rows if row.answered_in]
     # The approval row names the response that answered it; that response names the API key.
     key_ids = dict(Response.objects.filter(pk__in=answered, team_id=team_id).values_list("pk", "api_key_id"))
@@ -265,6 +267,8 @@ def _approvals(items: Sequence[Item], team_id: str) -> dict[str, ApprovalResult]
             at=row.answered_at,
             response_id=row.answered_in or "",
             key=key_names.get(key_ids.get(row.answered_in or "", ""), ""),
+            # An API key that has answered in a request is named above.
+            by="" if row.answered_in else row.decided_by,
         )
         for row in rows
     }

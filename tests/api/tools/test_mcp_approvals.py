@@ -2,12 +2,16 @@
 shown."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from responses.models import Approval, ToolCall
+from core.clock import now
+from responses.models import Decision, ToolCall
+from responses.tools.approvals import withdraw_answers
 from tenants import scope
+from tenants.models import Team
 from tests.support.api import Api, error, ok
 from tests.support.mcp_requests import Body, asking, calling, of, tool, word
 from tests.support.mcp_servers import McpServer
@@ -81,13 +85,13 @@ def test_the_decision_is_stored(request_approval: Ask, reaching: Api, script: Sc
     first = request_approval()
     request = first["output"][1]
     with scope.team(reaching.caller.team.pk):
-        assert Approval.objects.get(pk=request["id"]).state == "asked"
+        assert Decision.objects.get(pk=request["id"]).state == "asked"
         assert ToolCall.objects.get(response_id=first["id"]).status == "asked"
     script.say("5")
     answer = [word(request, approve=True)]
     second = reaching.create(model=script.model, input=answer, tools=[asking(served)], previous_response_id=first["id"])
     with scope.team(reaching.caller.team.pk):
-        row = Approval.objects.get(pk=request["id"])
+        row = Decision.objects.get(pk=request["id"])
         assert (row.state, row.answered_in) == ("granted", second["id"])
         assert ToolCall.objects.get(response_id=first["id"]).status == "approved"
         made = ToolCall.objects.get(response_id=second["id"])
@@ -123,7 +127,7 @@ def test_another_team_cannot_answer(
         assert error(refused) == (404, "input", None)
         assert refused.json()["error"]["message"] == f"Approval request with id '{one['id']}' not found."
     with scope.team(reaching.caller.team.pk):
-        assert Approval.objects.get(pk=request["id"]).state == "asked"
+        assert Decision.objects.get(pk=request["id"]).state == "asked"
 
 
 def test_an_answer_without_its_request_in_the_context_is_refused(
@@ -258,3 +262,69 @@ def test_several_requests_can_be_answered_together(reaching: Api, script: Script
     )
     assert [item["type"] for item in second["output"]] == ["mcp_call", "message"]
     assert served.names() == ["add"]
+
+
+def test_an_approval_is_usable_again_if_its_run_failed_before_the_call(
+    request_approval: Ask, reaching: Api, script: Script, served: McpServer
+) -> None:
+    first = request_approval()
+    body = {
+        "model": script.model,
+        "input": [word(first["output"][1], approve=True)],
+        "previous_response_id": first["id"],
+    }
+    # The run lists the tools of the second server first, and fails.
+    broken = tool(served, "other", server_url=served.url.replace("/mcp", "/missing"))
+    failed = reaching.post("/responses", {**body, "tools": [asking(served), broken]})
+    assert failed.status_code == 424
+    assert served.calls == []
+    script.say("5")
+    again = ok(reaching.post("/responses", {**body, "tools": [asking(served)]}))
+    assert of(again, "mcp_call")[0]["output"] == "5"
+    assert error(reaching.post("/responses", {**body, "tools": [asking(served)]})) == (400, "input", "invalid_value")
+    assert served.names() == ["add"]
+
+
+def test_an_approval_is_usable_again_if_its_response_was_not_created(
+    request_approval: Ask, reaching: Api, script: Script, served: McpServer
+) -> None:
+    first = request_approval()
+    conversation = ok(reaching.post("/conversations", {}))["id"]
+    history = [{"role": "user", "content": "2+3?"}, *first["output"], word(first["output"][1], approve=True)]
+    body = {"model": script.model, "input": history, "tools": [asking(served)]}
+    with scope.team(reaching.caller.team.pk):
+        Decision.objects.filter(pk=first["output"][1]["id"]).update(
+            state="granted", answered_in="resp_never_stored", answered_at=now()
+        )
+    # Another process may still be creating the response.
+    assert error(reaching.post("/responses", body)) == (400, "input", "invalid_value")
+    withdraw_answers(team_id=reaching.caller.team.pk, response_id="resp_never_stored")
+    script.say("5")
+    answered = ok(reaching.post("/responses", {**body, "conversation": conversation}))
+    assert (of(answered, "mcp_call")[0]["output"], served.names()) == ("5", ["add"])
+
+
+def test_an_answer_of_a_process_that_died_does_not_use_up_the_approval(
+    request_approval: Ask, reaching: Api, script: Script, served: McpServer
+) -> None:
+    first = request_approval()
+    with scope.team(reaching.caller.team.pk):
+        Decision.objects.filter(pk=first["output"][1]["id"]).update(
+            state="granted", answered_in="resp_never_stored", answered_at=now() - timedelta(hours=1)
+        )
+    script.say("5")
+    answer = {"input": [word(first["output"][1], approve=True)], "tools": [asking(served)]}
+    second = reaching.create(model=script.model, previous_response_id=first["id"], **answer)
+    assert (of(second, "mcp_call")[0]["output"], served.names()) == ("5", ["add"])
+
+
+@pytest.mark.parametrize("rule", ["add", "box", "127.0.0.1", "*"])
+def test_a_team_can_require_approval_whatever_the_request_says(
+    rule: str, reaching: Api, script: Script, served: McpServer
+) -> None:
+    with scope.team(reaching.caller.team.pk):
+        Team.objects.filter(pk=reaching.caller.team.pk).update(require_approval=[rule])
+    script.call(box__add='{"a":1}')
+    response = reaching.create(model=script.model, input="Go.", tools=[tool(served)])
+    assert [item["name"] for item in of(response, "mcp_approval_request")] == ["add"]
+    assert served.calls == []

@@ -8,7 +8,7 @@ import httpx2
 import orjson
 import pytest
 
-from responses.models import EventBatch
+from responses.models import EventBatch, Response
 from tenants import scope
 from tenants.models import Connector, ConnectorVisibility
 from tests.support.api import Api, error
@@ -134,6 +134,36 @@ def test_a_connector_may_use_a_private_address(api: Api, script: Script, connect
     by_url = {"type": "mcp", "server_label": "box", "server_url": connector.url}
     refused = api.post("/responses", {"model": script.model, "input": "Hi", "tools": [by_url]})
     assert error(refused) == (400, "tools[0].server_url", "url_not_allowed")
+
+
+def test_a_connector_can_require_approval_whatever_the_request_says(
+    reaching: Api, script: Script, connector: Connector, protected: McpServer
+) -> None:
+    Connector.objects.filter(pk=connector.pk).update(require_approval=True)
+    script.call(box__add='{"a":1}')
+    response = reaching.create(model=script.model, input="1+0?", tools=[connector_tool(connector)])
+    assert [item["name"] for item in of(response, "mcp_approval_request")] == ["add"]
+    assert protected.calls == []
+
+
+@pytest.mark.parametrize(
+    ("chosen", "seconds"),
+    [(None, 604_800), ({}, 604_800), ({"wait_for_approval": False}, None), ({"approval_wait_seconds": 60}, 60)],
+    ids=["nothing", "empty", "off", "shorter"],
+)
+def test_a_connector_can_let_background_responses_wait_for_approval(
+    chosen: dict[str, Any] | None,
+    seconds: int | None,
+    reaching: Api,
+    script: Script,
+    connector: Connector,
+    no_worker: None,
+) -> None:
+    Connector.objects.filter(pk=connector.pk).update(wait_for_approval=True)
+    body = {"model": script.model, "input": "Hi", "background": True, "tools": [connector_tool(connector)]}
+    created = reaching.create(**body, **({} if chosen is None else {"background_options": chosen}))
+    with scope.team(reaching.caller.team.pk):
+        assert Response.objects.get(pk=created["id"]).options.get("decision_seconds") == seconds
 
 
 def test_the_token_of_the_request_takes_precedence(reaching: Api, script: Script, connector: Connector) -> None:
