@@ -152,6 +152,7 @@ ARGUMENTS: Mapping[str, Values] = {
     "name": lambda data: ["request", "response", "curl", "python"],
     "what": lambda data: ["cancel", "requeue", "fail"],
     "file_id": _of("conversations.File"),
+    "decision_id": _of("responses.Decision"),
 }
 
 
