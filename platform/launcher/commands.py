@@ -33,6 +33,7 @@ GROUPS = {
     "Administration": {
         "add_upstream": "Add an upstream, or update the one of this name, and route models to it.",
         "routes": "List the models with the upstreams that serve them, in the order in which they are tried.",
+        "approvals": "List the calls that responses wait to have approved, the first to expire first.",
         "set_price": "Set the prices of a model, in US dollars per million tokens.",
         "update_prices": "Compare the prices of models with those that their providers publish, and update them.",
         "create_key": "Create an API key for a team. The team is created if it does not exist.",
