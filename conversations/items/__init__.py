@@ -13,6 +13,7 @@ from conversations.items.base import (
     reject_additional_fields,
 )
 from conversations.items.calls import (
+    CLIENT_CALLS,
     ApplyPatchCall,
     ApplyPatchCallOutput,
     ComputerCall,
@@ -29,6 +30,7 @@ from conversations.items.calls import (
     ShellCallOutput,
     ToolSearchCall,
     ToolSearchOutput,
+    is_client_call,
     origin,
 )
 from conversations.items.hosted import (
@@ -86,6 +88,7 @@ from conversations.items.union import (
 
 # The public interface of the package; its modules are internal.
 __all__ = [
+    "CLIENT_CALLS",
     "HOSTED_CALLS",
     "INCLUDABLE",
     "MAX_ID",
@@ -148,6 +151,7 @@ __all__ = [
     "WebSearchCall",
     "from_wire",
     "image_details",
+    "is_client_call",
     "known_fields",
     "origin",
     "plain_text",

@@ -460,3 +460,27 @@ def origin(url: str) -> str:
     except ValueError:
         return ""
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+CLIENT_CALLS = frozenset(
+    {
+        "function_call",
+        "custom_tool_call",
+        "computer_call",
+        "shell_call",
+        "local_shell_call",
+        "apply_patch_call",
+        "tool_search_call",
+    }
+)
+"""Types of calls that clients run. Some calls of shells and tool searches are run by the server."""
+
+
+def is_client_call(body: dict[str, Any]) -> bool:
+    """Return True if a stored item is a call that the client has to answer with an output."""
+    match body:
+        case {"type": "tool_search_call"}:
+            return body.get("execution") == "client"
+        case {"type": "shell_call", "environment": {"type": kind}}:
+            return bool(kind == "local")
+    return body["type"] in CLIENT_CALLS

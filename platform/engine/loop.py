@@ -11,14 +11,13 @@ from datetime import datetime, timedelta
 from enum import Enum, auto
 from typing import assert_never
 
-from conversations.items import plain_text, project
+from conversations.items import plain_text
 from core.clock import unix
-from core.errors import Failure, UpstreamError
 from core.records import record
 from engine import citation_markers, turn_request
 from engine.calls import dispatch
 from engine.calls.dispatch import ClassifiedCalls
-from engine.calls.hosted import HostedCalls, whole_item
+from engine.calls.hosted import HostedCalls
 from engine.calls.toolbox import Toolbox
 from engine.compaction import token_estimate
 from engine.compaction.run import Compactor
@@ -87,7 +86,9 @@ class Run:
         self._model = model
         self._tools = tools
         self._now = now
-        self._hosted = HostedCalls(state, tools, now=now, include=context.include)
+        # Runs of unstored responses that are only ended have no parameters, and make no calls.
+        response_id = context.parameters.get("id", "")
+        self._hosted = HostedCalls(state, tools, response_id=response_id, now=now, include=context.include)
         self._compactor = Compactor(context, state, model=model, tools=tools, now=now)
         self._evaluator = TurnEvaluator(context=context, state=state, tools=tools)
         self._moderation = ModerationGate(checks, state, end=self._end, now=now) if checks is not None else None
@@ -100,7 +101,7 @@ class Run:
 
         The iteration may be stopped at any point; call `interrupt` afterwards to close open items.
         """
-        action: Action | RunEnded | RunSuspended = Action.START if self._context.generates else self._completed()
+        action: Action | RunEnded | RunSuspended = self._first_action()
         try:
             while isinstance(action, Action):
                 if (steps := self._steps_of(action)) is not None:
@@ -121,6 +122,13 @@ class Run:
                 yield last
         finally:
             await self._tools.close()
+
+    def _first_action(self) -> Action | RunEnded:
+        if not self._context.generates:
+            return self._completed()
+        # Before the open items are closed: the item of this call must tell the model that the outcome is unknown.
+        unknown = self._hosted.unknown_outcome(knows_tools=False)
+        return Action.START if unknown is None else self.end_idle(failed(unknown.failure))
 
     def _steps_of(self, action: Action) -> AsyncGenerator[Step, None] | None:
         """Return the steps of an action; None if it has none, as most actions of a run without hosted tools."""
@@ -147,12 +155,9 @@ class Run:
             case Action.START if not compactor.is_only_step:
                 return Action.PREPARE_TOOLS
             case Action.START | Action.PREPARE_TOOLS | Action.CALL_MODEL:
-                # A call that an earlier process started may have taken effect. If its tool is not repeatable, failing
-                # the run is the only safe outcome.
-                if (call := self._hosted.unrepeatable_call()) is None:
-                    return Action.RUN_CALLS
-                message = f"The call of '{call.name}' was interrupted, and its tool is not known to be repeatable."
-                return self._end(failed(Failure.of(UpstreamError(message))))
+                # The tool of a call that an earlier process started may be gone.
+                unknown = self._hosted.unknown_outcome(knows_tools=True)
+                return Action.RUN_CALLS if unknown is None else self.end_idle(failed(unknown.failure))
             case Action.RUN_CALLS:
                 if self._waits_for_decisions():
                     return RunSuspended()
@@ -209,7 +214,7 @@ class Run:
         for fragment in (self._open_item.fragment, self._compactor.fragment()):
             if fragment is not None:
                 self._state.fragments.append(fragment)
-        events, items = self._close_fragments()
+        events, items = self._close_fragments(ends_run=True)
         return self._end(ending, events=events, items=items, turn=turn)
 
     def lost_turn(self, *, began: datetime, ended: datetime) -> TurnRecord | None:
@@ -320,8 +325,7 @@ class Run:
         state.rejected = None
         state.unproductive_turns = 0 if calls.makes_progress else state.unproductive_turns + 1
         for body in calls.approval_requests:
-            shown = project(body, self._context.include)
-            events += whole_item(shown, output_index=state.next_output_index)
+            events += self._hosted.complete_item(body)
             items = [*items, OutputItem(body=body)]
             state.output.append(items[-1])
         records = calls.records(turn=record.number, after=len(state.output))
@@ -430,6 +434,9 @@ class Run:
     ) -> RunEnded:
         items = items or []
         self._state.output += items
+        # Calls that were made belong to the output, even if their results have no items or never arrived.
+        shown, left = self._hosted.show_at_end()
+        self._state.output += left
         parameters, model = self._context.parameters, self._state.model
         if model and parameters.get("model", model) != model:
             # A fallback model has answered.
@@ -443,23 +450,28 @@ class Run:
             include=self._context.include,
         )
         return RunEnded(
-            events=[*(events or []), *closing(ending, body)],
+            events=[*(events or []), *shown, *closing(ending, body)],
             ending=ending,
             ended_at=at or self._now(),
             response=body,
             usage=self._state.usage,
             turn=turn,
-            items=items,
+            items=[*items, *left],
             calls=calls or [],
             unfinished=self._state.pending,
+            has_called_tools=self._state.has_called_tools,
         )
 
-    def _close_fragments(self) -> tuple[list[Event], list[OutputItem]]:
+    def _close_fragments(self, *, ends_run: bool = False) -> tuple[list[Event], list[OutputItem]]:
         # The client has seen these items, so they stay in the output. A model would be confused by half an item, so
-        # they are left out of the context of later turns.
+        # they are left out of the context of later turns, except for calls, whose final items are known.
         items: list[OutputItem] = []
         events: list[Event] = []
         for fragment in self._state.fragments:
+            if ends_run and (call := self._hosted.close_at_end(fragment)) is not None:
+                events += call[0]
+                items += call[1]
+                continue
             body, closed = close_fragment(fragment)
             items.append(OutputItem(body=body, in_context=False))
             events += closed

@@ -76,6 +76,9 @@ class ModerationGate:
 
     def interrupt(self, end: RunEnded) -> RunEnded:
         """Return the end of an interrupted run without output that was not checked."""
+        if end.turn is None:
+            # The held events show the progress of hosted calls. Their items are not output of the model.
+            self._held = []
         return self._withhold(end.ending, end.items, end.turn, at=end.ended_at) if self._held else end
 
     async def check_end(self, end: RunEnded) -> RunEnded:

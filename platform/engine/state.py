@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from conversations.items import StoredItem, from_wire, readable_items
 from core.records import record
 from engine.attachments import Attachments
+from engine.calls.effects import UNKNOWN_RESULT
 from engine.calls.outcomes import ToolResult
 from engine.compaction.items import CompactionCipher, CompactionPlan
 from engine.converter.segments import ReasoningCipher
@@ -78,7 +79,9 @@ class PendingCall:
     """Hosted tool call that has no final item yet.
 
     `attempt` is the number of starts; after the first one the call may have taken effect. `result` and `returned_at`
-    are set if the call returned before an earlier call of the same turn.
+    are set if the call returned before an earlier call of the same turn. `items` are the items of the call if the run
+    ends now; they are empty before the first start. `repeatable` is true if the tool declared, when the call was
+    started, that repeating it does no harm; None if this was not recorded.
     """
 
     call: Call
@@ -86,6 +89,27 @@ class PendingCall:
     attempt: int = 0
     result: ToolResult | None = None
     returned_at: datetime | None = None
+    items: tuple[Body, ...] = ()
+    repeatable: bool | None = None
+
+    @property
+    def is_unanswered(self) -> bool:
+        """True if the call was started and has not returned."""
+        return self.attempt > 0 and self.result is None
+
+    @property
+    def outcome(self) -> ToolResult | None:
+        """Outcome of the call if the run ends now; None if the call was never made."""
+        return self.result or (UNKNOWN_RESULT if self.attempt else None)
+
+    def stored(self) -> dict[str, Any]:
+        """Return the items and the declaration of the tool as JSON, for a process that resumes or ends the run."""
+        return {"items": [*self.items], "repeatable": self.repeatable}
+
+    @property
+    def left_items(self) -> tuple[Body, ...]:
+        """The items of a call that was started or has returned; empty for a call that was never made."""
+        return self.items if self.attempt or self.result is not None else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +178,7 @@ class RunState:
     `pending`: hosted calls without a final item, in call order.
     `fragments`: items of a turn that was cut; open items are closed as incomplete before anything else happens.
     `hosted_calls`: number of hosted calls that were accepted, for `max_tool_calls`.
+    `has_called_tools`: at least one hosted call was started.
     `awaits_client`: the client has to send outputs or approvals before the model is called again. `awaits_outputs` is
     also true if at least one of them is an output, which only the next request can contain.
     `discarded`: number of discarded turns; `rejected` is the discarded turn directly before the next turn, if any.
@@ -172,6 +197,7 @@ class RunState:
     fragments: list[Fragment] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     hosted_calls: int = 0
+    has_called_tools: bool = False
     awaits_client: bool = False
     awaits_outputs: bool = False
     insertions: list[ContextInsertion] = field(default_factory=list)

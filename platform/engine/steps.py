@@ -196,7 +196,7 @@ class RunEnded:
     """The run ended.
 
     `response` is the final public object, `turn` the last turn if it ended with the run, `unfinished` the hosted calls
-    that will not be run any more.
+    that have no final item. `has_called_tools`: at least one hosted call was started, so the run may have had effects.
     """
 
     events: list[Event]
@@ -208,6 +208,7 @@ class RunEnded:
     items: list[OutputItem] = field(default_factory=list)
     calls: list[CallRecord] = field(default_factory=list)
     unfinished: list[PendingCall] = field(default_factory=list)
+    has_called_tools: bool = False
 
 
 Step = (

@@ -232,12 +232,16 @@ class Finish(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """Tool call requested by the model. `arguments` is JSON text, or the input of a custom tool."""
+    """Tool call requested by the model. `arguments` is JSON text, or the input of a custom tool.
+
+    `effect_id` identifies the effects of a hosted call that is being made: a tool that gets it twice acts once.
+    """
 
     item_id: str
     call_id: str
     name: str
     arguments: str
+    effect_id: str = ""
 
 
 _SERVICE_TIERS = frozenset({"default", "flex", "scale", "priority", "fast", "ultrafast"})

@@ -79,8 +79,8 @@ def lost_calls(
         for row in calls
         if row.status == "in_progress" and row.name in PRICE_KEYS
     ]
-    if not response.stored:
-        # The calls of an unstored response have no rows; only the reservations identify them.
+    if not response.stored and not calls:
+        # An earlier release wrote no rows for the calls of unstored responses; only the reservations identify them.
         keys = [price_key_of(grant.id) for grant in grants if is_of_tool(grant.id)]
         turn = max(0, response.turns - 1)
         lost = [(Call(item_id="", call_id="", name=key, arguments=""), key, turn) for key in keys]

@@ -43,8 +43,8 @@ class StoredRun:
         run = RunFactory().build(self.context, self.state, Toolbox())
         step = run.end_dead(ending, lost=losses.turn, has_open_call=self.open_turn is not None)
         _, change = self.recorder.plan(step)
-        # For a stored response, the change that ends it already contains the usage records of its unfinished calls.
-        lost_calls = [] if self.identity.stored else losses.call_records
+        # The change that ends the run already contains the usage records of its unfinished calls.
+        lost_calls = [] if self.identity.stored or step.unfinished else losses.call_records
         insert = [*change.insert, *lost_calls, *([self.open_turn] if self.open_turn else ())]
         charge_reserved(grants, insert)
         (error,) = store.apply([replace(change, insert=insert, extra=[*change.extra, *deletions(*grants)])])

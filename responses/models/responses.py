@@ -326,12 +326,14 @@ class ToolCall(TeamRow):
     # Text, not JSON: models also write arguments that are not valid JSON.
     arguments = models.TextField()
     output = models.TextField(null=True)
-    status = models.CharField(max_length=12)
+    status = models.CharField(max_length=20)
     attempt = models.PositiveIntegerField(default=1)
     error = models.TextField(null=True)
     # Data that a worker needs to resume the run, in addition to the output: a result that has no item yet, or the
     # position of an output that only the model reads.
     result = models.JSONField(null=True)
+    # The items to show if the run ends before the call has its final item, and if the call may be repeated.
+    if_ended = models.JSONField(null=True)
     started_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True)
 

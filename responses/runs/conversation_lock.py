@@ -12,7 +12,8 @@ from typing import Any
 from django.conf import settings
 from django.db import connection, models
 
-from conversations.models import Placement, Section
+from conversations.items import CLIENT_CALLS, is_client_call
+from conversations.models import Item, Placement, Section
 from core.clock import shared_now
 from core.db.statement_pipeline import Statement
 from core.errors import ConversationLocked
@@ -143,44 +144,93 @@ def delete_stale_locks() -> int:
         return stale.delete()[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# The rows that an unstored response has written because of its hosted calls are only copied to the conversation.
+_REMOVE_PLACES = Statement(f"""
+    WITH ended AS (
+        SELECT * FROM json_to_recordset($1::json) AS new (response_id text, guard text) WHERE {GUARDED}
+    )
+    DELETE FROM conversations_placement WHERE owner = ANY (ARRAY(SELECT response_id FROM ended))
+""")  # noqa: S608 - parts of our own
+
+
+@dataclass(slots=True, kw_only=True)
 class ConversationAppend:
     """The items that a run appends to its conversation when it ends: its input and output so far, in order.
 
-    `read_to` is the position after the last item of the conversation that the run has read. `unwritten` are the items
+    `read_to` is the position after the last item of the conversation that the run has read. `unwritten` are the rows
     that are not in the database, because the response is not stored. `places` are the values of the placements to copy.
+    `client_calls` are the keys of the calls in the output that only the client can answer.
+
+    An unstored response writes its items before its first hosted call (`has_called_tools`) and after each step that
+    follows. If its process dies, another process can therefore append them to the conversation.
     """
 
     conversation_id: str
     read_to: int | None
     places: list[Mapping[str, Any]] = field(default_factory=list)
     unwritten: list[Row] = field(default_factory=list)
+    client_calls: set[Any] = field(default_factory=set)
+    has_called_tools: bool = False
+    is_stored: bool = True
 
     @classmethod
     def of(cls, response: Response) -> "ConversationAppend | None":
         """Load the items that a resumed run will append. Call it inside a scope that sees the response's team."""
         if response.conversation_id is None:
             return None
-        places = Placement.objects.filter(owner=response.pk, section__in=[Section.INPUT, Section.OUTPUT])
+        sections = [Section.INPUT, Section.OUTPUT]
+        placed = Placement.objects.filter(owner=response.pk, section__in=sections).order_by("section", "position")
+        rows = list(placed.values(*_APPENDED, "section", "item__type"))
+        # Most runs have no such calls, so their bodies need not be read.
+        calls = {
+            row["item_id"] for row in rows if row["section"] == Section.OUTPUT and row["item__type"] in CLIENT_CALLS
+        }
+        bodies = dict(Item.objects.filter(pk__in=calls).values_list("pk", "body")) if calls else {}
         return cls(
             conversation_id=response.conversation_id,
             read_to=response.history_end,
-            places=list(places.order_by("section", "position").values(*_APPENDED)),
+            places=[{name: row[name] for name in _APPENDED} for row in rows],
+            client_calls={key for key, body in bodies.items() if is_client_call(body)},
+            is_stored=response.stored,
         )
 
     def add(self, rows: Iterable[Row], *, written: bool) -> None:
         """Add items and their placements in the response; `written` is true if these rows are stored."""
+        needs_client = False
         for row in rows:
-            if row.table is Placement:
+            # The placement of an item follows it.
+            if row.table is not Placement:
+                needs_client = is_client_call(row.values["body"])
+            else:
                 self.places.append({name: row.values[name] for name in _APPENDED})
-            elif not written:
+                if needs_client and row.values["section"] == Section.OUTPUT:
+                    self.client_calls.add(row.values["item_id"])
+            if not written:
+                self.is_stored = False
                 self.unwritten.append(row)
 
-    def at_end(self, response_id: str, *, keeps: bool) -> tuple[Sequence[Row], ExtraWrite]:
-        """Return the items to insert when the run ends, and the write that appends them and releases the lock.
+    def take_unwritten(self) -> Sequence[Row]:
+        """Return the rows to write now, because the run has called tools."""
+        rows: Sequence[Row] = ()
+        if self.has_called_tools:
+            rows, self.unwritten = self.unwritten, []
+        return rows
 
-        Without `keeps`, nothing is appended, because a failed or cancelled run must not change the conversation.
+    def at_end(
+        self, response_id: str, *, is_failure: bool, has_called_tools: bool
+    ) -> tuple[Sequence[Row], Sequence[ExtraWrite]]:
+        """Return the items to insert when the run ends, and the writes that append them and release the lock.
+
+        A failed or cancelled run changes the conversation only if it has called tools, because the model must know what
+        they did. Calls that the client was to answer are then not shown to the model, because no output will follow.
         """
+        keeps = has_called_tools or not is_failure
         row = {"response_id": response_id, "conversation_id": self.conversation_id, "read_to": self.read_to}
-        write = ExtraWrite(_RELEASE_AND_APPEND, {**row, "places": self.places if keeps else ()})
-        return self.unwritten if keeps else (), write
+        places = [self._ended(place) if is_failure else place for place in self.places] if keeps else []
+        writes = [ExtraWrite(_RELEASE_AND_APPEND, {**row, "places": places})]
+        if has_called_tools and not self.is_stored:
+            writes.append(ExtraWrite(_REMOVE_PLACES, {"response_id": response_id}))
+        return [row for row in self.unwritten if row.table is not Placement] if keeps else [], writes
+
+    def _ended(self, place: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**place, "in_context": False} if place["item_id"] in self.client_calls else place

@@ -15,9 +15,10 @@ from core.clock import now
 from core.db.group_commit import uncancelled
 from core.json.large_work import in_thread, is_large
 from engine import spans
+from engine.calls.outcomes import ToolResult
 from engine.events.response_body import Ending
 from engine.events.types import DONE_FRAME
-from engine.state import OutputItem
+from engine.state import OutputItem, PendingCall
 from engine.steps import (
     CallRecord,
     ContextCompacted,
@@ -79,14 +80,19 @@ class Recorder:
 
         Raises `LeaseLost` if another process has ended or resumed the run.
         """
-        log = self.log
+        log, is_cancelled = self.log, False
         if isinstance(step, Emitted):
             log.raise_failed_flush()
             data = log.append(step.events)
             log.flush_soon()
             return data
         measured = spans.span(spans.Activity.STORAGE, "Commit")
-        await log.flushed()
+        try:
+            await log.flushed()
+        except asyncio.CancelledError:
+            # The step has happened: without it, the end of the run would lack its calls and their results.
+            is_cancelled = True
+            await log.flushed()
         data = b""
         large: asyncio.Task[bytes] | None = None
         if is_large():
@@ -109,6 +115,8 @@ class Recorder:
                 raise
         else:
             self._committed(step)
+        if is_cancelled and not isinstance(step, RunEnded):
+            raise asyncio.CancelledError
         return data if large is None else large.result()
 
     def _committed(self, step: Step) -> None:
@@ -162,18 +170,10 @@ class Recorder:
                 rows = [*self._turn_rows(step.turn), *self._item_rows(step.items)]
             case FragmentsClosed():
                 rows = self._item_rows(step.items)
-            case ToolsStarted():
-                calls = [
-                    self._update(p.call.call_id, status="in_progress", started_at=step.started_at, attempt=p.attempt)
-                    for p in step.calls
-                ]
-                extra += writes.dispatches(step.calls)
-            case ToolsReturned():
-                calls = [
-                    self._update(p.call.call_id, status="returned", result=p.result.stored())
-                    for p in step.calls
-                    if p.result is not None
-                ]
+            case ToolsStarted() | ToolsReturned():
+                calls = [self._open_call(p, step) for p in step.calls]
+                if isinstance(step, ToolsStarted):
+                    extra += writes.dispatches(step.calls)
             case ToolFinished():
                 record = run_usage.finished_call_record(identity, step)
                 rows = [*self._item_rows(step.items), *filter(None, [record])]
@@ -185,6 +185,10 @@ class Recorder:
                 pass
             case never:
                 assert_never(never)
+        if self._append is not None:
+            unwritten, appends = self._appended(self._append, step)
+            rows += unwritten
+            extra += appends
         if self._identity is not identity:
             extra.append(run_usage.answered(self._identity))
         # The row of a turn contains the spans before the turn. A run may also end without a turn, or fail while it is
@@ -196,16 +200,11 @@ class Recorder:
         if isinstance(step, RunEnded):
             data += DONE_FRAME
             ending = step.ending
-            calls = [self._update(p.call.call_id, status="abandoned", ended_at=step.ended_at) for p in step.unfinished]
+            calls = [self._update(p.call.call_id, ended_at=step.ended_at, **self._ended(p)) for p in step.unfinished]
             tools = {
                 p.call.call_id: run_usage.abandoned_call_record(identity, p, at=step.ended_at) for p in step.unfinished
             }
             rows += filter(None, tools.values())
-            if self._append is not None:
-                keeps = ending.status in {Status.COMPLETED, Status.INCOMPLETE}
-                unwritten, write = self._append.at_end(identity.response_id, keeps=keeps)
-                rows += unwritten
-                extra.append(write)
             # Webhook events are sent only for background responses, because other clients receive the end directly.
             if identity.background:
                 event = event_row(
@@ -292,21 +291,47 @@ class Recorder:
         )
         return [row, *usage_records]
 
+    def _open_call(self, pending: PendingCall, step: ToolsStarted | ToolsReturned) -> CallUpdate:
+        """Return the new state of a hosted call that has no final item yet."""
+        # Without `store`, the row has content only as long as it may be needed to complete the conversation.
+        call_id, known = pending.call.call_id, pending.stored() if self._stores_items else None
+        if isinstance(step, ToolsReturned):
+            result = pending.result.stored() if self._stores_items and pending.result is not None else None
+            return self._update(call_id, status="returned", result=result, if_ended=known)
+        if self._append is not None:
+            self._append.has_called_tools = True
+        return self._update(
+            call_id, status="in_progress", started_at=step.started_at, attempt=pending.attempt, if_ended=known
+        )
+
     def _finished_call(self, step: ToolFinished) -> CallUpdate:
         """Return the new state of a hosted call. Its items must already have their positions."""
         result = step.result
         return self._update(
             step.call.call_id,
-            status="failed" if result.error else "completed",
             ended_at=step.ended_at,
-            output=result.output,
-            error=result.error,
-            result={"after": self._progress.next_position, **result.stored()} if result.parts else None,
+            **self._outcome(result),
+            result={"after": self._progress.next_position, **result.stored()}
+            if result.parts and self._identity.stored
+            else None,
         )
+
+    def _ended(self, pending: PendingCall) -> dict[str, Any]:
+        """Return the outcome of a hosted call that has no final item when its run ends, as columns of its row."""
+        return {"status": "abandoned"} if pending.outcome is None else self._outcome(pending.outcome)
+
+    def _outcome(self, result: ToolResult) -> dict[str, Any]:
+        # Without `store`, the row has no content.
+        output = result.output if self._identity.stored else None
+        return {"status": result.status, "output": output, "error": result.error}
+
+    @property
+    def _stores_items(self) -> bool:
+        return self._identity.stored or self._append is not None
 
     def _item_rows(self, items: Sequence[OutputItem]) -> list[Row]:
         stored = self._identity.stored
-        if not stored and self._append is None:
+        if not self._stores_items:
             return []
         rows: list[Row] = []
         progress = self._progress
@@ -317,16 +342,25 @@ class Recorder:
                 is_message = item.body["type"] == "message"
                 progress.preview = text or progress.preview if is_message else progress.preview or text
             position = progress.next_position
-            rows += item_rows(item.body, self._identity, Section.OUTPUT, position, in_context=item.in_context)
+            added = item_rows(item.body, self._identity, Section.OUTPUT, position, in_context=item.in_context)
             progress.next_position += 1
-        if self._append is not None:
-            self._append.add(rows, written=stored)
+            if self._append is not None:
+                self._append.add(added, written=stored)
+            rows += added
         return rows if stored else []
+
+    def _appended(self, append: ConversationAppend, step: Step) -> tuple[Sequence[Row], Sequence[ExtraWrite]]:
+        """Return the rows and writes of a step that keep the output for the conversation of the run."""
+        if not isinstance(step, RunEnded):
+            return append.take_unwritten(), ()
+        is_failure = step.ending.status not in {Status.COMPLETED, Status.INCOMPLETE}
+        return append.at_end(self._identity.response_id, is_failure=is_failure, has_called_tools=step.has_called_tools)
 
     def _call_rows(self, calls: Sequence[CallRecord]) -> list[Row]:
         self._progress.tool_calls += len(calls)
-        if not self._identity.stored:
-            return []
+        stored = self._identity.stored
+        # Hosted calls of unstored responses have rows, too, so that no call is lost whose outcome is unknown. Their
+        # rows have no content.
         return [
             new_row(
                 ToolCall,
@@ -336,14 +370,15 @@ class Recorder:
                 call_id=record.call.call_id,
                 kind=record.kind,
                 name=record.call.name[:200],
-                arguments=record.call.arguments,
+                arguments=record.call.arguments if stored else "",
                 status=record.state,
-                output=record.answer,
-                result={"after": record.after} if record.answer is not None else None,
+                output=record.answer if stored else None,
+                result={"after": record.after} if stored and record.answer is not None else None,
                 started_at=now(),
                 ended_at=now() if record.state == "refused" else None,
             )
             for record in calls
+            if stored or record.state == "pending"
         ]
 
     def _update(self, call_id: str, **columns: Any) -> CallUpdate:

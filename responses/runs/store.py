@@ -125,6 +125,7 @@ class CallUpdate:
     output: str | None = None
     error: str | None = None
     result: dict[str, Any] | None = None
+    if_ended: dict[str, Any] | None = None
 
 
 class ExtraWrite(NamedTuple):
@@ -308,10 +309,11 @@ _CALLED = Statement(f"""
         attempt = coalesce(new.attempt, call.attempt),
         output = new.output,
         error = new.error,
-        result = new.result
+        result = new.result,
+        if_ended = new.if_ended
     FROM json_to_recordset($1::json) AS new (
         response_id text, call_id text, status text, started_at timestamptz, ended_at timestamptz, attempt integer,
-        output text, error text, result jsonb, guard text
+        output text, error text, result jsonb, if_ended jsonb, guard text
     )
     WHERE call.response_id = new.response_id
       AND {_one_of("call.response_id", "response_id")}

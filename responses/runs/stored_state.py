@@ -19,6 +19,8 @@ from responses.models import Response, Status, ToolCall, Turn
 
 # An approved call has a second row, under the id of its approval request.
 _NOT_MADE = frozenset({"asked", "approved", "denied", "refused"})
+# Statuses of hosted calls that were started.
+_STARTED = frozenset({"in_progress", "returned", "completed", "failed"})
 
 
 def restore_state(response: Response, fold: Fold, turns: Sequence[Turn], calls: Sequence[ToolCall]) -> RunState:
@@ -38,21 +40,13 @@ def restore_state(response: Response, fold: Fold, turns: Sequence[Turn], calls: 
         turn=response.turns,
         output=output,
         # Calls of hosted tools without an item.
-        pending=[
-            PendingCall(
-                call=call_of(row),
-                turn=row.turn,
-                attempt=0 if row.status == "pending" else row.attempt,
-                result=ToolResult.restored(row.result) if row.result else None,
-            )
-            for row in calls
-            if row.status in {"pending", "in_progress", "returned"}
-        ],
+        pending=[_pending_call(row) for row in calls if row.status in {"pending", "in_progress", "returned"}],
         fragments=uncommitted,
         insertions=_insertions(calls),
         discarded=len(discarded),
         rejected=last if last and last.defect is not None else None,
         input_too_long=any(turn.defect is None for turn in discarded.values()),
+        has_called_tools=any(call.kind != "function" and call.status in _STARTED for call in calls),
         awaits_client=any(call.status in {"waiting", "asked"} for call in calls),
         awaits_outputs=any(call.status == "waiting" for call in calls),
         queued=response.status == Status.QUEUED,
@@ -89,6 +83,18 @@ def _insertions(rows: Iterable[ToolCall]) -> list[ContextInsertion]:
             case "completed" | "failed", {"after": after, "parts": parts}:
                 insertions.append(output_images(after=after, call=call_of(row), images=parts))
     return insertions
+
+
+def _pending_call(row: ToolCall) -> PendingCall:
+    known = row.if_ended or {}
+    return PendingCall(
+        call=call_of(row),
+        turn=row.turn,
+        attempt=0 if row.status == "pending" else row.attempt,
+        result=ToolResult.restored(row.result) if row.result else None,
+        items=tuple(known.get("items", ())),
+        repeatable=known.get("repeatable"),
+    )
 
 
 def call_of(row: ToolCall) -> Call:

@@ -206,9 +206,9 @@ def test_a_resumed_run_appends_all_of_its_items(principal: Principal, caller: Ca
         append = ConversationAppend.of(response)
         assert append is not None
         assert [place["item_id"] for place in append.places] == list(stored)
-    _, part = append.at_end(response_id, keeps=True)
+    _, parts = append.at_end(response_id, is_failure=False, has_called_tools=False)
     end = ResponseUpdate(response_id=response_id, lease_token=1, status="completed", ended_at=begun.who.created_at)
-    assert store.apply([Change(team_id=principal.team_id, update=end, extra=[part])]) == [None]
+    assert store.apply([Change(team_id=principal.team_id, update=end, extra=parts)]) == [None]
     with scope.team(principal.team_id):
         kept = Placement.objects.filter(owner=conversation_id, section=Section.ITEMS).order_by("position")
         assert [place.item_id for place in kept] == [place["item_id"] for place in append.places]

@@ -241,9 +241,12 @@ async def test_a_result_without_its_item_is_stored(database: None, caller: Calle
     assert (row.status, row.ended_at, ToolResult.restored(row.result)) == ("returned", None, result)
 
 
-async def test_abandoned_calls_are_not_pending(database: None, caller: Caller) -> None:
-    begun = await abegin(caller)
-    run = begun.run(ScriptedModel(calls(search="{}", read="{}")), ScriptedTools(search=["a page"], read=["text"]))
+@pytest.mark.parametrize("stored", [True, False], ids=["stored", "unstored"])
+async def test_calls_without_an_answer_have_an_unknown_outcome(database: None, caller: Caller, *, stored: bool) -> None:
+    begun = await abegin(caller, store=stored)
+    tools = ScriptedTools(search=["a page"], read=["text"])
+    tools.concurrency = 1
+    run = begun.run(ScriptedModel(calls(search="{}", read="{}")), tools)
     async with aclosing(run.steps()) as steps:
         async for step in steps:
             await begun.recorder.record(step)
@@ -251,8 +254,9 @@ async def test_abandoned_calls_are_not_pending(database: None, caller: Caller) -
                 break
     await begun.recorder.record(run.interrupt(Ending(status="cancelled")))
     found = await in_db_thread(lambda: rows(begun, ToolCall))
-    assert [call.status for call in found] == ["abandoned", "abandoned"]
+    assert [(call.name, call.status) for call in found] == [("search", "outcome_unknown"), ("read", "abandoned")]
     assert all(call.ended_at for call in found)
+    assert bool(found[0].arguments) == bool(found[0].output) == stored
 
 
 async def test_the_same_call_id_in_two_turns_stands_for_two_calls(database: None, caller: Caller) -> None:
@@ -294,8 +298,9 @@ async def test_an_unstored_run_leaves_usage_but_no_content(database: None, calle
             items = Item.objects.filter(team=caller.team).count()
             return response_of(begun), [rows(begun, kind) for kind in (EventBatch, ToolCall)], items
 
-    row, content, items = await in_db_thread(found)
-    assert (content, items, row.parameters, row.metadata, row.output_preview) == ([[], []], 0, {}, {}, "")
+    row, (batches, made), items = await in_db_thread(found)
+    assert (batches, items, row.parameters, row.metadata, row.output_preview) == ([], 0, {}, {}, "")
+    assert [(call.arguments, call.output, call.result, call.if_ended) for call in made] == [("", None, None, None)]
     assert (row.status, row.turns, row.output_tokens) == ("completed", 2, 6)
     assert len(await in_db_thread(lambda: rows(begun, Turn))) == len(await in_db_thread(lambda: ledger(begun))) == 2
 

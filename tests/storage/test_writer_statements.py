@@ -105,13 +105,14 @@ def test_prepared_statements_find_rows_by_their_key(database: None, caller: Call
     """The plans must suit large tables as well, although they are made while the tables are small."""
     begun = begin(caller)
     who = begun.who
+    append = ConversationAppend(conversation_id="conv_1", read_to=0, is_stored=False)
     change = Change(
         team_id=who.team_id,
         lease=LeaseGuard(response_id=who.response_id, lease_token=1),
         lock=LockGuard(response_id=who.response_id, conversation_id="conv_1"),
         predecessor=PredecessorGuard(response_id=who.response_id, previous_id="resp_1"),
         update=ResponseUpdate(response_id=who.response_id, lease_token=1, status="in_progress"),
-        extra=[ConversationAppend(conversation_id="conv_1", read_to=0).at_end(who.response_id, keeps=True)[1]],
+        extra=append.at_end(who.response_id, is_failure=False, has_called_tools=True)[1],
         calls=[CallUpdate(response_id=who.response_id, call_id="call_1", status="completed")],
     )
     statements = [statement for statement, _ in store.statements_of([change])][1:]

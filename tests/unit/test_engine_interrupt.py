@@ -94,7 +94,9 @@ async def test_a_running_hosted_call_is_closed_and_reported_as_unfinished() -> N
     run = begin(ScriptedModel(calls(search="{}")), ScriptedTools(search=["a page"]))
     end = await stopped_after(run, 2)
     assert [event.type for event in end.events] == ["response.mcp_call.failed", "response.output_item.done"]
-    assert [(item.body["status"], item.in_context) for item in end.items] == [("incomplete", False)]
+    (item,) = end.items
+    assert (item.body["status"], item.in_context) == ("incomplete", True)
+    assert "the outcome of this call is unknown" in item.body["error"]["content"]
     assert [pending.call.name for pending in end.unfinished] == ["search"]
 
 

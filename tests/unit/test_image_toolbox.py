@@ -91,5 +91,7 @@ async def test_an_interrupted_image_generation_ends_as_failed() -> None:
     end = run.interrupt(Ending(status="incomplete", incomplete_reason="max_output_tokens"))
     events = on_the_wire([*first, *events_of([*begun, end])])
     assert_well_formed(events)
-    (item,) = end.response["output"]
-    assert (item["type"], item["status"], item["result"]) == ("image_generation_call", "failed", None)
+    # Both images were requested.
+    output = end.response["output"]
+    assert [(item["type"], item["status"]) for item in output] == [("image_generation_call", "failed")] * 2
+    assert all("the outcome of this call is unknown" in item["error"]["message"] for item in output)

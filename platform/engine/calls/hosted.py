@@ -6,12 +6,14 @@ from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 
-from conversations.items import HOSTED_CALLS, UPSTREAM_CALL_ID, project
-from engine.calls.item_events import after_result, announced, before_result, inside
+from conversations.items import project
+from engine.calls import call_items
+from engine.calls.effects import UNKNOWN_RESULT, FailRun, effect_id, on_unknown_outcome
+from engine.calls.item_events import announced, before_result, whole_item
 from engine.calls.outcomes import Refuse, ToolResult, parse_object
 from engine.calls.toolbox import ProgressEvent, Toolbox
-from engine.events.types import Body, Event, OutputItemAdded, OutputItemDone
-from engine.state import OutputItem, PendingCall, RunState, output_images
+from engine.events.types import Body, Event, OutputItemAdded
+from engine.state import Fragment, OutputItem, PendingCall, RunState, output_images
 from engine.steps import Emitted, ToolFinished, ToolsReturned, ToolsStarted
 from engine.turn import Call
 
@@ -28,13 +30,24 @@ class HostedCalls:
     """
 
     def __init__(
-        self, state: RunState, tools: Toolbox, *, now: Callable[[], datetime], include: frozenset[str] = frozenset()
+        self,
+        state: RunState,
+        tools: Toolbox,
+        *,
+        response_id: str,
+        now: Callable[[], datetime],
+        include: frozenset[str] = frozenset(),
     ) -> None:
+        self._response_id = response_id
         self._state = state
         self._include = include
         self._tools = tools
         self._now = now
         self._opened: Body | None = None
+        # The ids of the items of calls that this process has started.
+        self._item_ids: dict[str, str] = {}
+        # The ids of the calls whose open items were closed because the run ends.
+        self._closed: set[str] = set()
         self._progress: dict[str, list[ProgressEvent]] = {}
         for tool in tools.tools:
             tool.report = self._report
@@ -44,14 +57,48 @@ class HostedCalls:
         # Created by the first hosted call, because most runs have none and an event takes 0.8 KB.
         return asyncio.Event()
 
-    def unrepeatable_call(self) -> Call | None:
-        """Return a call that an earlier process started and that must not be repeated; None if there is none."""
+    def unknown_outcome(self, *, knows_tools: bool) -> FailRun | None:
+        """Return what to do about a call that an earlier process started and that must not be repeated; None without.
+
+        Before the tools are prepared (`knows_tools` is false), only calls are considered whose tool did not declare,
+        when they were started, that they may be repeated.
+        """
         for pending in self._state.pending:
-            if pending.attempt and pending.result is None:
-                tool = self._tools.find(pending.call.name)
-                if tool is None or not tool.may_repeat(pending.call.name):
-                    return pending.call
+            if pending.is_unanswered and not self._may_repeat(pending, knows_tools=knows_tools):
+                return on_unknown_outcome(pending.call)
         return None
+
+    def _may_repeat(self, pending: PendingCall, *, knows_tools: bool) -> bool:
+        # The declaration at the time of the call counts. Rows of earlier releases have none.
+        if pending.repeatable is False or not knows_tools:
+            return pending.repeatable is not False
+        tool = self._tools.find(pending.call.name)
+        return tool is not None and (pending.repeatable or tool.may_repeat(pending.call.name))
+
+    def complete_item(self, body: Body) -> list[Event]:
+        """Return the events of the next item of the output, which is complete when it is added."""
+        return whole_item(project(body, self._include), output_index=self._state.next_output_index)
+
+    def close_at_end(self, fragment: Fragment) -> tuple[list[Event], list[OutputItem]] | None:
+        """Return the closing events and items of a call whose item is open when the run ends; None for other items."""
+        for pending in self._state.pending:
+            items = pending.left_items
+            if items and items[0]["id"] == fragment.body["id"] and fragment.is_open:
+                self._closed.add(pending.call.call_id)
+                events = call_items.close(items, output_index=fragment.output_index, include=self._include)
+                return events, [OutputItem(body=body) for body in items]
+        return None
+
+    def show_at_end(self) -> tuple[list[Event], list[OutputItem]]:
+        """Return the events and items of all other calls that were made and have no final item when the run ends."""
+        events, items, state = list[Event](), list[OutputItem](), self._state
+        for pending in state.pending:
+            if pending.left_items and pending.call.call_id not in self._closed:
+                index, taken = state.next_output_index + len(items), {item.body["id"] for item in state.output}
+                shown, added = call_items.show(pending, output_index=index, include=self._include, taken=taken)
+                events += shown
+                items += added
+        return events, items
 
     async def steps(self) -> AsyncGenerator[HostedStep, None]:
         """Yield steps until no call is pending. Stopping the iteration cancels the running calls."""
@@ -80,6 +127,8 @@ class HostedCalls:
             # Wait for the cancelled tasks, so that no tool is still running when the run ends.
             if running:
                 await asyncio.gather(*running.values(), return_exceptions=True)
+                # The results that arrived before the calls were cancelled belong to the output of the ended run.
+                self._update([task.result() for task in running.values() if _has_result(task)])
 
     def _report(self, call_id: str, event: ProgressEvent) -> None:
         self._progress.setdefault(call_id, []).append(event)
@@ -123,21 +172,40 @@ class HostedCalls:
         return starting
 
     def _start(self, starting: Sequence[PendingCall]) -> ToolsStarted:
-        calls = [replace(pending, attempt=pending.attempt + 1) for pending in starting]
+        calls = [self._sent(pending) for pending in starting]
         self._update(calls)
+        self._state.has_called_tools = True
         # Only the first pending call opens its item, so that items do not overlap on the wire.
         first = self._state.pending[0]
         return ToolsStarted(
             calls=calls, started_at=self._now(), events=self._open(first.call) if first in calls else []
         )
 
-    async def _execute(self, pending: PendingCall) -> PendingCall:
+    def _sent(self, pending: PendingCall) -> PendingCall:
+        """Return a call that is about to be sent, with the items that show it if it is never answered."""
         call = pending.call
+        tool = self._tools[call.name]
+        opened = tool.open_item(call)
+        self._item_ids[call.call_id] = opened["id"]
+        return replace(
+            pending,
+            attempt=pending.attempt + 1,
+            items=call_items.final_items(tool, call, opened, UNKNOWN_RESULT),
+            repeatable=tool.may_repeat(call.name),
+        )
+
+    async def _execute(self, pending: PendingCall) -> PendingCall:
+        call = replace(pending.call, effect_id=effect_id(self._response_id, pending.turn, pending.call.call_id))
         with self._tools.observe(self._tools[call.name].kind, call.name, call.call_id) as note_error:
             result = await self._result(call)
             if result.error:
                 note_error(result.error)
-        return replace(pending, result=result, returned_at=self._now())
+        return self._returned(pending, result)
+
+    def _returned(self, pending: PendingCall, result: ToolResult) -> PendingCall:
+        opened = self._open_item(pending.call)
+        items = call_items.final_items(self._tools[pending.call.name], pending.call, opened, result)
+        return replace(pending, result=result, items=items, returned_at=self._now())
 
     async def _result(self, call: Call) -> ToolResult:
         if parse_object(call.arguments) is None:
@@ -193,30 +261,21 @@ class HostedCalls:
         if self._opened is not None:
             return []
         index = self._state.next_output_index
-        self._opened = body = self._tools[call.name].open_item(call)
+        self._opened = body = self._open_item(call)
         # The whole input is known by now, so its events follow at once.
         return [OutputItemAdded(output_index=index, item=announced(body)), *before_result(body, output_index=index)]
+
+    def _open_item(self, call: Call) -> Body:
+        body = self._tools[call.name].open_item(call)
+        return {**body, "id": self._item_ids.get(call.call_id, body["id"])}
 
     def _close(self, call: Call, result: ToolResult) -> tuple[list[Event], list[OutputItem]]:
         events = [*self._open(call), *self._progress_events(call)]
         index, opened, self._opened = self._state.next_output_index, self._opened, None
-        closed, *more = self._tools[call.name].close_items(opened or {}, call, result)
-        shown = project(closed, self._include)
-        if closed["type"] in HOSTED_CALLS:
-            closed = {UPSTREAM_CALL_ID: call.call_id, **closed}
-        events += after_result(closed, output_index=index)
-        events.append(OutputItemDone(output_index=index, item=shown))
-        for offset, body in enumerate(more, start=1):
-            events += whole_item(project(body, self._include), output_index=index + offset)
-        return events, [OutputItem(body=body) for body in (closed, *more)]
+        items = call_items.final_items(self._tools[call.name], call, opened or {}, result)
+        events += call_items.close(items, output_index=index, include=self._include)
+        return events, [OutputItem(body=body) for body in items]
 
 
-def whole_item(body: Body, *, output_index: int) -> list[Event]:
-    """Return the events of an item that is complete when it is added."""
-    opened = {**body, "status": "in_progress"} if "status" in body else body
-    within = inside(body, output_index=output_index)
-    return [
-        OutputItemAdded(output_index=output_index, item={**opened, "output": []} if within else opened),
-        *within,
-        OutputItemDone(output_index=output_index, item=body),
-    ]
+def _has_result(task: "asyncio.Task[PendingCall]") -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None

@@ -35,6 +35,8 @@ from engine.events.tools import (
 from engine.events.types import (
     Body,
     Event,
+    OutputItemAdded,
+    OutputItemDone,
     ShellCallCommandAdded,
     ShellCallCommandDelta,
     ShellCallCommandDone,
@@ -125,3 +127,14 @@ def inside(item: Body, *, output_index: int) -> list[Event]:
         events.append(ShellCallOutputContentDelta(item["id"], output_index, number, delta))
         events.append(ShellCallOutputContentDone(item["id"], output_index, number, [output]))
     return events
+
+
+def whole_item(body: Body, *, output_index: int) -> list[Event]:
+    """Return the events of an item that is complete when it is added."""
+    opened = {**body, "status": "in_progress"} if "status" in body else body
+    within = inside(body, output_index=output_index)
+    return [
+        OutputItemAdded(output_index=output_index, item={**opened, "output": []} if within else opened),
+        *within,
+        OutputItemDone(output_index=output_index, item=body),
+    ]

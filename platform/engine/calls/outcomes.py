@@ -10,6 +10,9 @@ import orjson
 from core.json.storable_json import is_too_deep, without_nul
 from engine.events.types import Body
 
+OUTCOME_UNKNOWN = "outcome_unknown"
+"""Status and error code of a call that was sent to its tool and never answered."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
@@ -24,6 +27,13 @@ class ToolResult:
     parts: tuple[Body, ...] = ()
     fields: Mapping[str, Any] = field(default_factory=dict)
     cost: str | None = None
+
+    @property
+    def status(self) -> str:
+        """Status of the ended call in its row."""
+        if self.error == OUTCOME_UNKNOWN:
+            return OUTCOME_UNKNOWN
+        return "failed" if self.error else "completed"
 
     def stored(self) -> dict[str, Any]:
         """Return the result as JSON, for a process that resumes the run."""

@@ -11,7 +11,7 @@ def past_call(item: FileSearchCall) -> PastCall | None:
     """Return the search of an item; None without results."""
     if item.results is None:
         return None
-    if item.status == "failed":
+    if item.status in ("failed", "incomplete"):
         output = "\n".join(["error: the search failed", *(result.text or "" for result in item.results)])
     else:
         output = "\n\n".join(

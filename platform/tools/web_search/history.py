@@ -21,7 +21,7 @@ def past_call(item: WebSearchCall) -> PastCall | None:
             name, arguments = "open_page", {"url": url}
         case step:
             name, arguments = "find_in_page", {"url": step.url, "pattern": step.pattern}
-    if item.status == "failed":
+    if item.status in ("failed", "incomplete"):
         output = "\n".join(["error: the request failed", *(result.text or "" for result in item.results)])
     else:
         output = "\n\n".join(
