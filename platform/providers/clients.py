@@ -157,7 +157,8 @@ class PostOptions:
     `silent`: the upstream sends nothing until the whole answer is complete. `retry_body` builds a different body for
     retries, so that their answer is streamed. Without `may_repeat`, a request that the upstream may charge for is not
     retried. `patience`: see `Retries`. `first_answer`: its wait ends when the upstream answers. The upstream continues
-    the trace of `span`, by default of the current span.
+    the trace of `span`, by default of the current span. `idempotency_key`: servers that know such keys act once for all
+    requests with the same key.
 
     `on_answer` is called with the route when the upstream has begun to answer, before `first_answer` ends.
     `counted`: what estimates the input tokens for the limits of the target, a function or the request of a turn.
@@ -176,6 +177,7 @@ class PostOptions:
     counted: TurnRequest | Callable[[], int] | None = None
     target: Target | None = None
     has_others: bool = False
+    idempotency_key: str = ""
 
 
 _DEFAULT_OPTIONS = PostOptions()
@@ -261,7 +263,7 @@ async def _send(
 ) -> tuple[Answer, spans.span]:
     """Return the answer and the span that measures it."""
     admission.started()
-    trace_headers, silent = tracing.headers(options.span), options.silent
+    headers, silent = _headers(options), options.silent
     clients, upstream = clients_for(route.upstream), route.upstream.name
     content = body if isinstance(body, Form) else await off_loop(partial(large_json.dumps, body))
     del body
@@ -282,9 +284,9 @@ async def _send(
         sent = time.perf_counter()
         try:
             if isinstance(content, Form):
-                answer: Answer = await _post_form(clients.sdk, path, content, headers=trace_headers)
+                answer: Answer = await _post_form(clients.sdk, path, content, headers=headers)
             else:
-                answer = await clients.http.post(path, content, silent=silent, headers=trace_headers)
+                answer = await clients.http.post(path, content, silent=silent, headers=headers)
             attempt.status, attempt.request_id = answer.status, _request_id(route.upstream, answer.headers)
             seconds = time.perf_counter() - sent
             metrics.count_upstream_request(upstream=upstream, code=str(answer.status), seconds=seconds, is_up=True)
@@ -345,6 +347,11 @@ async def _with_other_limit(route: Route, content: bytes | Form, error: RequestF
         return None
     learn_limit(route, body)
     return await off_loop(partial(large_json.dumps, body))
+
+
+def _headers(options: PostOptions) -> Mapping[str, str]:
+    headers = tracing.headers(options.span)
+    return {**headers, "idempotency-key": options.idempotency_key} if options.idempotency_key else headers
 
 
 def _request_id(upstream: UpstreamEndpoint, headers: Mapping[str, str]) -> str:

@@ -53,13 +53,17 @@ class ImageUpload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageRequest:
-    """A request to generate an image, or to edit `pictures` if there are any. `pictures` and `mask` are data URLs."""
+    """A request to generate an image, or to edit `pictures` if there are any. `pictures` and `mask` are data URLs.
+
+    `effect_id` is the id of the hosted call, which the upstream gets as an idempotency key.
+    """
 
     prompt: str
     settings: Mapping[str, Any]
     pictures: Sequence[str] = ()
     mask: str | None = None
     partial_images: int = 0
+    effect_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +115,7 @@ async def forward_images(
         request_id=request.request_id,
         end_user=str(values.get("user") or ""),
     )
-    path = EDITS if uploads else GENERATIONS
-    sent = _answers(path, dict(values), uploads, route=route, account=account, principal=principal)
+    sent = _answers(dict(values), uploads, route=route, account=account, principal=principal)
     async with aclosing(sent) as answers:
         return [answer async for answer in answers][-1]
 
@@ -137,10 +140,9 @@ class TeamImageGenerator:
         values: dict[str, Any] = {**image_request.settings, "prompt": image_request.prompt}
         if image_request.partial_images:
             values |= {"stream": True, "partial_images": image_request.partial_images}
-        # Requests with images to edit are sent to another endpoint.
-        uploads = _uploads(image_request)
-        path, image = (EDITS if uploads else GENERATIONS), None
-        async with aclosing(_answers(path, values, uploads, route=route, account=account)) as answers:
+        uploads, image = _uploads(image_request), None
+        sent = _answers(values, uploads, route=route, account=account, effect_id=image_request.effect_id)
+        async with aclosing(sent) as answers:
             async for answer in answers:
                 image = _parse_image(answer, image_request.settings)
                 if str(answer.get("type", "")).endswith(".partial_image"):
@@ -153,13 +155,13 @@ class TeamImageGenerator:
 
 
 async def _answers(
-    path: str,
     values: dict[str, Any],
     uploads: Sequence[ImageUpload],
     *,
     route: Route,
     account: UsageAccount,
     principal: Principal | None = None,
+    effect_id: str = "",
 ) -> AsyncGenerator[Chunk, None]:
     """Yield the answer of one upstream call, or every event of its stream. Raises `ApiError`.
 
@@ -167,6 +169,8 @@ async def _answers(
     the next one is tried until an answer has begun.
     """
     route = directory.with_affinity(route, key="")
+    # Requests with images to edit are sent to another endpoint.
+    path = EDITS if uploads else GENERATIONS
     call = RoutedCall(
         principal=principal or account.principal(),
         route=route,
@@ -176,6 +180,7 @@ async def _answers(
         targets=route.targets if route.others else (),
         on_answer=None if principal is None else add_target_headers,
         estimate_input=lambda: tokens(str(values.get("prompt") or "")),
+        idempotency_key=effect_id,
     )
     can = cost_bounds.widest([target.capabilities for target in route.targets])
     await call.reserve(

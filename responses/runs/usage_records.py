@@ -94,7 +94,7 @@ class RoutedCall:
 
     `attempts` are its HTTP requests, each of which gets a usage record. `estimate_input` returns an estimate of the
     input tokens for requests whose usage is unknown. `targets` are set if the call may be sent to several targets.
-    `on_answer`: see `PostOptions`.
+    `on_answer` and `idempotency_key`: see `PostOptions`.
     """
 
     principal: Principal
@@ -106,6 +106,7 @@ class RoutedCall:
     targets: Sequence[Route] = ()
     on_answer: Callable[[Route], None] | None = None
     estimate_input: Callable[[], int] = int
+    idempotency_key: str = ""
     attempts: list[Attempt] = field(default_factory=list)
     reservations: list[CallReservation] = field(default_factory=list)
     began: datetime = field(default_factory=now)
@@ -142,8 +143,7 @@ class RoutedCall:
 
     def post(self, path: str, body: dict[str, Any] | Form) -> AbstractAsyncContextManager[Answer]:
         """Send the request to the upstream, as `providers.clients.post` does."""
-        options = PostOptions(may_repeat=self.may_repeat, on_answer=self.on_answer, counted=self.estimate_input)
-        return post(self.route, path, body, attempts=self.attempts, options=options)
+        return self._post(self.route, path, body, PostOptions(may_repeat=self.may_repeat))
 
     @asynccontextmanager
     async def answered(
@@ -192,7 +192,9 @@ class RoutedCall:
     def _post(
         self, target: Route, path: str, body: dict[str, Any] | Form, options: PostOptions
     ) -> AbstractAsyncContextManager[Answer]:
-        options = replace(options, on_answer=self.on_answer, counted=self.estimate_input)
+        options = replace(
+            options, on_answer=self.on_answer, counted=self.estimate_input, idempotency_key=self.idempotency_key
+        )
         return post(target, path, body, attempts=self.attempts, options=options)
 
     def unreported(self, *, output_tokens: int = 0) -> Usage:

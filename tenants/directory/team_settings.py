@@ -27,6 +27,7 @@ class McpServer:
     authorization: str = field(repr=False)
     requires_approval: bool = False
     waits_for_approval: bool = False
+    honours_effect_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,7 @@ def connector(team_id: str, name: str) -> McpServer | None:
         authorization=found.authorization,
         requires_approval=found.require_approval,
         waits_for_approval=found.wait_for_approval,
+        honours_effect_ids=found.honours_effect_ids,
     )
 
 

@@ -531,6 +531,13 @@ class Connector(models.Model):
         help_text="Let background responses wait when one of its tools requires approval. Otherwise they complete with "
         "the approval request. Requests can choose.",
     )
+    honours_effect_ids = models.BooleanField(
+        "honours effect ids",
+        default=False,
+        db_default=False,
+        help_text="The tools of the server act only once for calls with the same effect id. "
+        "Calls that were interrupted may then be repeated.",
+    )
     enabled = models.BooleanField(default=True)
     created_at = models.DateTimeField(default=now, editable=False)
 

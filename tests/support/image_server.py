@@ -1,6 +1,6 @@
 """An image generation server over real HTTP with scripted answers, which records its requests."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,10 +16,11 @@ USAGE = {"input_tokens": 7, "output_tokens": 40, "total_tokens": 47}
 
 @dataclass
 class Asked:
-    """A request: path below /v1, fields of the body, files of the form as field, type and bytes."""
+    """A request: path below /v1, fields of the body, files of the form as field, type and bytes, and the headers."""
 
     path: str
     fields: dict[str, Any]
+    headers: Mapping[str, str] = field(default_factory=dict)
     files: list[tuple[str, str, bytes]] = field(default_factory=list)
 
 
@@ -65,8 +66,8 @@ class ImageServer:
 async def _read(request: web.Request) -> Asked:
     path = request.path.removeprefix("/v1")
     if request.content_type != "multipart/form-data":
-        return Asked(path=path, fields=orjson.loads(await request.read()))
-    asked = Asked(path=path, fields={})
+        return Asked(path=path, fields=orjson.loads(await request.read()), headers=request.headers)
+    asked = Asked(path=path, fields={}, headers=request.headers)
     for name, value in (await request.post()).items():
         if isinstance(value, web.FileField):
             asked.files.append((name, value.content_type, value.file.read()))

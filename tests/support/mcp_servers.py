@@ -88,6 +88,16 @@ class McpServer:
         """Remove the hint that a tool only reads."""
         self.tools[:] = [t.model_copy(update={"annotations": None}) if t.name == name else t for t in self.tools]
 
+    def honour_effect_ids(self, name: str) -> None:
+        """Declare that a tool acts once for calls with the same effect id."""
+        meta = {"responses-platform/honours-effect-id": True}
+        self.tools[:] = [t.model_copy(update={"meta": meta}) if t.name == name else t for t in self.tools]
+
+    @property
+    def effect_ids(self) -> list[str]:
+        """Return the effect id of each call, in order."""
+        return [meta["responses-platform/effect-id"] for meta in self.metas]
+
     def redefine(self, name: str, description: str) -> None:
         """Change the description of a tool."""
         changed = [t.model_copy(update={"description": description}) if t.name == name else t for t in self.tools]

@@ -54,7 +54,7 @@ class ConnectorForm(SecretForm):
 
     class Meta:
         model = Connector
-        fields = ["name", "title", "url", "require_approval", "wait_for_approval", "enabled"]
+        fields = ["name", "title", "url", "require_approval", "wait_for_approval", "honours_effect_ids", "enabled"]
 
     def clean_url(self) -> str:
         """Reject URLs that the platform's HTTP client would reject."""
@@ -81,6 +81,7 @@ class ConnectorAdmin(WriteOnlySecrets, SharedObjectAdmin):
     fieldsets = [
         (None, {"fields": ["name", "title", "url", "new_authorization", "forget_authorization", "enabled"]}),
         ("Approvals", {"fields": ["require_approval", "wait_for_approval"]}),
+        ("Effects", {"fields": ["honours_effect_ids"]}),
     ]
     shown_url = column("URL", lambda connector: format_html('<code class="c-code">{}</code>', connector.url))
     token_state = column("Token", secret_badge)

@@ -137,6 +137,7 @@ class ImageGenerationTool(HostedTool):
             pictures=pictures,
             mask=mask,
             partial_images=self._partial_images,
+            effect_id=call.effect_id,
         )
 
     def _action_of(self, call: Call) -> str:

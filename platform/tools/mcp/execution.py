@@ -182,7 +182,7 @@ class McpTools(HostedTool):
     @override
     def may_repeat(self, name: str) -> bool:
         known = self._catalogue.find(name)
-        return known is not None and known.tool.may_repeat
+        return known is not None and (known.tool.may_repeat or known.server.honours_effect_ids)
 
     @override
     def limits(self) -> ToolLimits:
@@ -225,7 +225,7 @@ class McpTools(HostedTool):
         try:
             known = await self._known_tool(call)
             arguments = parse_object(call.arguments) or {}
-            result = await self._sessions.call(known.server, known.tool.name, arguments)
+            result = await self._sessions.call(known.server, known.tool.name, arguments, effect_id=call.effect_id)
         except ServerFailed as failure:
             return results.from_failure(failure)
         return results.from_result(result, known.server)

@@ -36,6 +36,7 @@ def encrypt_servers(found: Sequence[RemoteServer]) -> str:
             "vouched": server.vouched,
             "always_asks": server.always_asks,
             "waits": server.waits,
+            "honours_effect_ids": server.honours_effect_ids,
         }
         for server in found
     ]
@@ -50,7 +51,7 @@ def decrypt_servers(text: str, shown: Sequence[Mapping[str, Any]]) -> list[Remot
 
 
 async def _server(tool: McpToolParam, *, principal: Principal, param: str) -> RemoteServer:
-    url, token, asks, waits = tool.server_url or "", None, False, False
+    url, token, declared = tool.server_url or "", None, dict[str, bool]()
     if tool.connector_id is not None:
         connector = await directory.connector.aget(principal.team_id, tool.connector_id)
         if connector is None:
@@ -59,19 +60,17 @@ async def _server(tool: McpToolParam, *, principal: Principal, param: str) -> Re
                 param=f"{param}.connector_id",
             )
         url, token = connector.url, connector.authorization
-        asks, waits = connector.requires_approval, connector.waits_for_approval
+        declared = {
+            "always_asks": connector.requires_approval,
+            "waits": connector.waits_for_approval,
+            "honours_effect_ids": connector.honours_effect_ids,
+        }
         # An operator chose the connector's address, so it may be a private one.
         _check(url, egress.default().trusting, param=f"{param}.connector_id")
     else:
         _check(url, egress.default().check, param=f"{param}.server_url")
-    return _as_shown(
-        tool.shown(),
-        url=url,
-        headers=_headers(tool, token),
-        vouched=tool.connector_id is not None,
-        always_asks=asks,
-        waits=waits,
-    )
+    headers = _headers(tool, token)
+    return _as_shown(tool.shown(), url=url, headers=headers, vouched=tool.connector_id is not None, **declared)
 
 
 def _headers(tool: McpToolParam, token: str | None) -> dict[str, str]:
@@ -100,16 +99,14 @@ def _as_shown(
     headers: Mapping[str, str],
     vouched: bool,
     # Missing in rows of earlier releases.
-    always_asks: bool = False,
-    waits: bool = False,
+    **declared: bool,
 ) -> RemoteServer:
     return RemoteServer(
         label=shown["server_label"],
         url=url,
         headers=headers,
         vouched=vouched,
-        always_asks=always_asks,
-        waits=waits,
+        **declared,
         description=shown.get("server_description"),
         allowed=ToolFilter.parse(shown["allowed_tools"]),
         approval=ApprovalPolicy.parse(shown["require_approval"]),

@@ -8,6 +8,11 @@ from urllib.parse import urlsplit
 
 from core.redaction import SECRET_NAME, redact, secrets_of_url
 
+EFFECT_ID = "responses-platform/effect-id"
+"""Key in the `_meta` of a call with the id of its effects."""
+HONOURS_EFFECT_ID = "responses-platform/honours-effect-id"
+"""Key in the `_meta` of a tool, which declares with `true` that it acts once for calls with the same effect id."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFilter:
@@ -79,7 +84,8 @@ class ListedTool:
     @property
     def may_repeat(self) -> bool:
         """True if the server declares that repeating a call has no further effect."""
-        return self.read_only or bool((self.annotations or {}).get("idempotentHint"))
+        annotations = self.annotations or {}
+        return self.read_only or bool(annotations.get("idempotentHint")) or annotations.get(HONOURS_EFFECT_ID) is True
 
     def shown(self) -> dict[str, Any]:
         """Return the tool as an `mcp_list_tools` item shows it."""
@@ -106,6 +112,7 @@ class RemoteServer:
     `headers` are secrets and stay in memory. `vouched` is true if an operator chose the address, which may then be
     private. `shown` is the tool as the response shows it. `always_asks` and `waits` are the settings of a connector:
     each call requires approval, and background responses wait for approvals.
+    `honours_effect_ids`: an operator declared this for all tools of the server.
     """
 
     label: str
@@ -117,6 +124,7 @@ class RemoteServer:
     vouched: bool = False
     always_asks: bool = False
     waits: bool = False
+    honours_effect_ids: bool = False
     shown: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import httpx2
 import orjson
@@ -21,13 +21,13 @@ from core.egress import Egress
 from core.errors import ApiError
 from core.json.storable_json import without_nul
 from engine.spans import Activity, span
-from tools.mcp.servers import ListedTool, RemoteServer
+from tools.mcp.servers import EFFECT_ID, HONOURS_EFFECT_ID, ListedTool, RemoteServer
 from tools.mcp.transport import MAX_MESSAGE_BYTES, TransportFailure, http_client, transport_failure
 
 if TYPE_CHECKING:
     from mcp import Client
     from mcp.client._transport import Transport
-    from mcp_types import CallToolResult, InputRequiredResult
+    from mcp_types import CallToolResult, InputRequiredResult, RequestParamsMeta
 
 MAX_TOOLS = 1000
 # The tool list is part of the response, its events and every upstream request.
@@ -151,12 +151,14 @@ class McpSessions:
                         return tools
                 raise ServerFailed.unusable(f"The server lists more than {MAX_TOOLS} tools.")
 
-    async def call(self, server: RemoteServer, name: str, arguments: dict[str, Any]) -> "CallToolResult":
+    async def call(
+        self, server: RemoteServer, name: str, arguments: dict[str, Any], *, effect_id: str = ""
+    ) -> "CallToolResult":
         """Call a tool once. Raises ServerFailed."""
         async with _within(self.timeouts.call):
             session = await self._session(server)
             try:
-                return await session.call(name, arguments)
+                return await session.call(name, arguments, effect_id)
             except ServerFailed as failure:
                 # After a transport error the session may be broken; the next call opens a new one.
                 if failure.kind == "http_error":
@@ -164,7 +166,7 @@ class McpSessions:
                 if not failure.is_session_gone:
                     raise
             # A server that does not know the session has not read the call, so it is safe to send it again.
-            return await (await self._session(server)).call(name, arguments)
+            return await (await self._session(server)).call(name, arguments, effect_id)
 
     async def close(self) -> None:
         """Close all sessions; never raises."""
@@ -238,9 +240,12 @@ class _McpSession:
         for shown, tool in zip(tools, result.tools, strict=True):
             if tool.annotations is not None:
                 shown["annotations"] = tool.annotations.model_dump(by_alias=True, exclude_none=True)
+            # Items have no other field for it. Resumed runs read the item instead of asking the server again.
+            if tool.meta is not None and tool.meta.get(HONOURS_EFFECT_ID) is True:
+                shown["annotations"] = {**shown.get("annotations", {}), HONOURS_EFFECT_ID: True}
         return [ListedTool.parse(without_nul(shown)) for shown in tools], result.next_cursor
 
-    async def call(self, name: str, arguments: dict[str, Any]) -> "CallToolResult":
+    async def call(self, name: str, arguments: dict[str, Any], effect_id: str) -> "CallToolResult":
         from mcp_types import (
             HEADER_MISMATCH,
             CallToolRequest,
@@ -249,7 +254,9 @@ class _McpSession:
         )
 
         # The result is not validated against the tool's output schema: a model reads it in any case.
-        request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
+        # Keys that are not in the SDK's type.
+        meta = cast("RequestParamsMeta", {EFFECT_ID: effect_id}) if effect_id else None
+        request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments, meta=meta))
         either, session = _either(), self._opened.session
         try:
             result = await self._ask(session.send_request(request, either))

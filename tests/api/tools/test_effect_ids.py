@@ -1,0 +1,118 @@
+"""Effect ids: stored before a call is sent to its tool, sent along, and the same when the call is repeated."""
+
+import signal
+from typing import Any
+
+import pytest
+
+from engine.calls.effects import effect_id
+from responses.models import ToolCall
+from tenants import scope
+from tenants.models import Connector
+from tests.support.api import Api, Caller
+from tests.support.background import ended
+from tests.support.chunks import text
+from tests.support.hosted_calls import images
+from tests.support.mcp_requests import calling, of, tool
+from tests.support.mcp_servers import McpServer
+from tests.support.upstream import Script, stream
+from tests.support.waiting import eventually
+from tests.support.workers import MakeWorker
+
+Json = dict[str, Any]
+UNKNOWN = "the outcome of this call is unknown"
+
+
+def rows(caller: Caller) -> list[ToolCall]:
+    """Return the team's tool calls, oldest first."""
+    with scope.team(caller.team.pk):
+        return list(ToolCall.objects.order_by("id"))
+
+
+def ids_of(caller: Caller) -> list[str]:
+    """Return the effect ids of the team's tool calls, which the rows determine."""
+    return [effect_id(row.response_id, row.turn, row.call_id) for row in rows(caller)]
+
+
+def test_each_call_is_sent_with_an_effect_id_of_its_own(reaching: Api, script: Script, served: McpServer) -> None:
+    script.then(calling(("box__add", '{"a":1}'), ("box__add", '{"a":1}')))
+    # The same call id in two turns.
+    script.then(calling(("box__add", '{"a":1}'))).say("Done.")
+    reaching.create(model=script.model, input="Go.", tools=[tool(served)])
+    assert sorted(served.effect_ids) == sorted(ids_of(reaching.caller))
+    assert len({*served.effect_ids}) == 3
+
+
+def test_an_image_is_requested_with_its_effect_id(api: Api, script: Script) -> None:
+    with images(api.caller) as kind:
+        script.call(**kind.call).say("Done.")
+        api.create(model=script.model, input="Draw.", tools=[kind.tool])
+        (asked,) = kind.server.asked
+    assert [asked.headers["idempotency-key"]] == ids_of(api.caller)
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["stored", "unstored"])
+@pytest.mark.parametrize("streamed", [True, False], ids=["stream", "json"])
+def test_a_call_is_stored_before_it_is_sent(
+    reaching: Api, script: Script, served: McpServer, *, stored: bool, streamed: bool
+) -> None:
+    script.call(box__wait="{}").say("Done.")
+    body = {"model": script.model, "input": "Go.", "tools": [tool(served)], "store": stored, "stream": streamed}
+    with reaching.open("/responses", body):
+        served.wait_for_calls(1)
+        assert [row.status for row in rows(reaching.caller)] == ["in_progress"]
+        assert served.effect_ids == ids_of(reaching.caller)
+        served.opened.set()
+        eventually(lambda: [row.status for row in rows(reaching.caller)] == ["completed"])
+
+
+def after_a_kill(api: Api, script: Script, served: McpServer, make_worker: MakeWorker, **changed: Any) -> Json:
+    """Kill a worker during a call of `wait`, and return the response as another worker has ended it."""
+    served.make_unrepeatable("wait")
+    first = make_worker(LEASE_SECONDS="3")
+    script.call(box__wait="{}").always(stream(*text("Done.")))
+    tools = [{**tool(served), **changed}]
+    response_id = api.create(model=script.model, input="Go.", tools=tools, background=True)["id"]
+    served.wait_for_calls(1)
+    first.stop(signal.SIGKILL)
+    served.opened.set()
+    make_worker(LEASE_SECONDS="3")
+    return ended(api, response_id)
+
+
+@pytest.mark.slow
+def test_a_call_of_a_tool_that_honours_effect_ids_is_repeated_with_the_same_id(
+    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+) -> None:
+    served.honour_effect_ids("wait")
+    response = after_a_kill(reaching, script, served, make_worker)
+    assert response["status"] == "completed"
+    assert served.effect_ids == ids_of(reaching.caller) * 2
+
+
+@pytest.mark.slow
+def test_a_connector_declares_that_its_tools_honour_effect_ids(
+    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+) -> None:
+    name = "connector_sharepoint"
+    connector = Connector.objects.create(name=name, title="Notes", url=served.url, honours_effect_ids=True)
+    try:
+        response = after_a_kill(reaching, script, served, make_worker, server_url=None, connector_id=name)
+    finally:
+        connector.delete()
+    assert response["status"] == "completed"
+    assert served.effect_ids == ids_of(reaching.caller) * 2
+
+
+@pytest.mark.slow
+def test_a_call_of_any_other_tool_is_not_repeated(
+    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+) -> None:
+    response = after_a_kill(reaching, script, served, make_worker)
+    (call,) = of(response, "mcp_call")
+    assert (response["status"], call["status"]) == ("failed", "incomplete")
+    assert UNKNOWN in call["error"]["content"][0]["text"]
+    assert [row.status for row in rows(reaching.caller)] == ["outcome_unknown"]
+    assert served.names() == ["wait"]
+    reaching.create(model=script.model, input="And now?", previous_response_id=response["id"])
+    assert UNKNOWN in next(message["content"] for message in script.messages[-1] if message["role"] == "tool")
