@@ -9,6 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 from core.clock import now
+from engine.calls.effects import effect_id
 from responses.models import Response, ToolCall
 from tenants import scope
 from tenants.models import AuditEvent
@@ -171,3 +172,11 @@ def test_query_count_is_independent_of_the_rows(lead: Client, response: Response
         call_of(response, call_id=f"c{number}")
     assert count_queries(lead, CALLS) == few
     assert count_queries(lead, f"{CALLS}charts/") < 20
+
+
+def test_calls_with_an_unknown_outcome_are_listed_with_their_effect_ids(lead: Client, response: Response) -> None:
+    call = call_of(response, name="docs__pay", kind="mcp", status="outcome_unknown")
+    call_of(response, name="docs__find", kind="mcp", call_id="call_2")
+    page = listed(lead, status="outcome_unknown")
+    assert ("docs__pay" in page, "docs__find" in page) == (True, False)
+    assert effect_id(response.pk, call.turn, call.call_id) in text(lead.get(page_url(call)))

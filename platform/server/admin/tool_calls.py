@@ -39,6 +39,7 @@ from console.widgets import (
 )
 from core.clock import now
 from core.periods import end_of_hour
+from engine.calls.effects import effect_id
 from responses.admin import cells
 from responses.models import ToolCall
 from responses.rollups import queries
@@ -56,6 +57,7 @@ _STATUS_TONES = {
     "failed": "danger",
     "refused": "danger",
     "abandoned": "warning",
+    "outcome_unknown": "warning",
     "asked": "warning",
     "pending": "info",
     "in_progress": "info",
@@ -101,7 +103,7 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
     ordering = ["-started_at", "-id"]
     list_before_template = "admin/responses/toolcall/above.html"
     # Arguments and outputs may have megabytes, and the list shows their sizes only.
-    list_defer = ("arguments", "output", "error", "result")
+    list_defer = ("arguments", "output", "error", "result", "if_ended")
     list_annotations = {
         "bytes_in": _bytes("arguments"),
         "bytes_out": _bytes("output"),
@@ -216,6 +218,7 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
         """Render a call; arguments and output are shown to users who may read the team's content."""
         call = self.get_or_404(request, object_id)
         readable = read_allowed(viewer_of(request), call)
+        is_hosted = call.kind != "function"
         return self.render(
             request,
             "admin/responses/toolcall/detail.html",
@@ -224,6 +227,7 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
             state=self.state(call),
             response_link=self.response_link(call),
             call_id=copyable(call.call_id),
+            effect_id=copyable(effect_id(call.response_id, call.turn, call.call_id)) if is_hosted else "",
             took=self.took(call),
             sizes=_sizes(call),
             bodies=_bodies(call) if readable else [],

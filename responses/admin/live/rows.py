@@ -23,7 +23,7 @@ from tenants.console.viewer import Viewer
 STUCK_AFTER = timedelta(seconds=60)
 _STEP_TONES = {
     **dict.fromkeys(("stop", "tool_calls", "completed", "returned", "compacted"), "good"),
-    **dict.fromkeys(("failed", "abandoned", "error", "refused"), "bad"),
+    **dict.fromkeys(("failed", "abandoned", "outcome_unknown", "error", "refused"), "bad"),
 }
 _MODES = {Mode.JSON.value: "JSON", Mode.STREAM.value: "stream"}
 

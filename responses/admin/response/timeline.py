@@ -76,7 +76,7 @@ _TEXTS = {
 _MIN_STORAGE_SHARE = 50
 _ERROR_STATES = frozenset({"failed", "refused"})
 _WARNING_STATES = frozenset(
-    {"discarded", "abandoned", "compacted", "length", "content_filter", "interrupted", "denied"}
+    {"discarded", "abandoned", "outcome_unknown", "compacted", "length", "content_filter", "interrupted", "denied"}
 )
 _PAYLOADS = ("arguments", "output")
 
@@ -125,7 +125,7 @@ def _spans(response: Response) -> list[TraceSpan]:
     own: dict[str, Any] = {"response_id": response.pk, "team_id": response.team_id}
     turns = list(Turn.objects.filter(**own).defer("discarded").order_by("number")[:MAX_TURNS])
     # Arguments and output may be megabytes, and the waterfall needs neither.
-    rows = ToolCall.objects.filter(**own).defer("arguments", "output", "result")
+    rows = ToolCall.objects.filter(**own).defer("arguments", "output", "result", "if_ended")
     calls = list(rows.order_by("turn", "id")[:MAX_CALLS])
     approvals = list(Decision.objects.filter(**own).order_by("asked_at")[:MAX_TURNS])
     names = {call.call_id: call.name for call in calls}
