@@ -45,6 +45,7 @@ from benchmarks.books import command as books  # noqa: E402
 from benchmarks.chaos import evaluation as chaos  # noqa: E402
 from benchmarks.compare import command as compare  # noqa: E402
 from benchmarks.console import command as console  # noqa: E402
+from benchmarks.effects import command as effects  # noqa: E402
 from benchmarks.failover import command as failover  # noqa: E402
 from benchmarks.failover import outages  # noqa: E402
 from benchmarks.routing import command as routing  # noqa: E402
@@ -61,6 +62,7 @@ COMMANDS: Mapping[str, Callable[..., int]] = {
     "coverage": executed_lines.main,
     "deployment-docs": deployment_docs.main,
     "duplicates": duplicates.main,
+    "effects": effects.main,
     "failover": failover.main,
     "fairness": fairness.main,
     "gcra": gcra.main,

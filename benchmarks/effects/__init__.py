@@ -1,0 +1,1 @@
+"""Effects of hosted calls whose process is killed: `python -m benchmarks effects`."""
