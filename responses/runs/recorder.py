@@ -15,7 +15,6 @@ from core.clock import now
 from core.db.group_commit import uncancelled
 from core.json.large_work import in_thread, is_large
 from engine import spans
-from engine.calls.outcomes import ToolResult
 from engine.events.response_body import Ending
 from engine.events.types import DONE_FRAME
 from engine.state import OutputItem, PendingCall
@@ -200,7 +199,7 @@ class Recorder:
         if isinstance(step, RunEnded):
             data += DONE_FRAME
             ending = step.ending
-            calls = [self._update(p.call.call_id, ended_at=step.ended_at, **self._ended(p)) for p in step.unfinished]
+            calls = [self._update(p.call.call_id, ended_at=step.ended_at, **self._outcome(p)) for p in step.unfinished]
             tools = {
                 p.call.call_id: run_usage.abandoned_call_record(identity, p, at=step.ended_at) for p in step.unfinished
             }
@@ -310,17 +309,17 @@ class Recorder:
         return self._update(
             step.call.call_id,
             ended_at=step.ended_at,
-            **self._outcome(result),
+            **self._outcome(step),
             result={"after": self._progress.next_position, **result.stored()}
             if result.parts and self._identity.stored
             else None,
         )
 
-    def _ended(self, pending: PendingCall) -> dict[str, Any]:
-        """Return the outcome of a hosted call that has no final item when its run ends, as columns of its row."""
-        return {"status": "abandoned"} if pending.outcome is None else self._outcome(pending.outcome)
-
-    def _outcome(self, result: ToolResult) -> dict[str, Any]:
+    def _outcome(self, call: ToolFinished | PendingCall) -> dict[str, Any]:
+        """Return the outcome of a hosted call as columns of its row. A pending call ends with its run."""
+        result = call.result if isinstance(call, ToolFinished) else call.outcome
+        if result is None:
+            return {"status": "abandoned"}
         # Without `store`, the row has no content.
         output = result.output if self._identity.stored else None
         return {"status": result.status, "output": output, "error": result.error}

@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 18864239f65afae702738f16ddbecd2051611d1113e6f442fd12e373ae20605a
+-- PostgreSQL 18, migrations a38aca7d5c5be5afffa19ba88dcb911d5af792060f5b50789268816706dd2754
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -880,12 +880,13 @@ CREATE TABLE public.responses_toolcall (
     name character varying(200) NOT NULL,
     arguments text NOT NULL,
     output text,
-    status character varying(12) NOT NULL,
+    status character varying(20) NOT NULL,
     attempt integer NOT NULL,
     error text,
     result jsonb,
     started_at timestamp with time zone NOT NULL,
     ended_at timestamp with time zone,
+    if_ended jsonb,
     CONSTRAINT responses_toolcall_attempt_check CHECK ((attempt >= 0)),
     CONSTRAINT responses_toolcall_turn_check CHECK ((turn >= 0))
 );
@@ -1383,7 +1384,8 @@ CREATE TABLE public.tenants_connector (
     enabled boolean NOT NULL,
     created_at timestamp with time zone NOT NULL,
     require_approval boolean DEFAULT false NOT NULL,
-    wait_for_approval boolean DEFAULT false NOT NULL
+    wait_for_approval boolean DEFAULT false NOT NULL,
+    honours_effect_ids boolean DEFAULT false NOT NULL
 );
 
 CREATE TABLE public.tenants_connectorvisibility (
@@ -2465,29 +2467,31 @@ INSERT INTO public.django_migrations (id, app, name, applied) VALUES
 	(39, 'responses', '0005_clock_of_database', now()),
 	(40, 'responses', '0006_planned_starts', now()),
 	(41, 'responses', '0007_waiting_runs', now()),
-	(42, 'sessions', '0001_initial', now()),
-	(43, 'skills', '0001_initial', now()),
-	(44, 'socialaccount', '0001_initial', now()),
-	(45, 'socialaccount', '0002_token_max_lengths', now()),
-	(46, 'socialaccount', '0003_extra_data_default_dict', now()),
-	(47, 'socialaccount', '0004_app_provider_id_settings', now()),
-	(48, 'socialaccount', '0005_socialtoken_nullable_app', now()),
-	(49, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
-	(50, 'tenants', '0002_download_images', now()),
-	(51, 'tenants', '0003_cost_maxima', now()),
-	(52, 'tenants', '0004_clock_of_database', now()),
-	(53, 'tenants', '0005_upstream_credentials', now()),
-	(54, 'tenants', '0006_model_provider_choices', now()),
-	(55, 'tenants', '0007_model_targets', now()),
-	(56, 'tenants', '0008_model_assistant_prefix', now()),
-	(57, 'tenants', '0009_allow_fallback_models', now()),
-	(58, 'tenants', '0010_model_shutdown_date', now()),
-	(59, 'tenants', '0011_model_serves', now()),
-	(60, 'tenants', '0012_usage_record_failed_targets', now()),
-	(61, 'tenants', '0013_target_limits', now()),
-	(62, 'tenants', '0014_required_approvals', now()),
-	(63, 'tenants', '0015_approval_notifications', now()),
-	(64, 'usersessions', '0001_initial', now());
+	(42, 'responses', '0008_unknown_outcomes', now()),
+	(43, 'sessions', '0001_initial', now()),
+	(44, 'skills', '0001_initial', now()),
+	(45, 'socialaccount', '0001_initial', now()),
+	(46, 'socialaccount', '0002_token_max_lengths', now()),
+	(47, 'socialaccount', '0003_extra_data_default_dict', now()),
+	(48, 'socialaccount', '0004_app_provider_id_settings', now()),
+	(49, 'socialaccount', '0005_socialtoken_nullable_app', now()),
+	(50, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
+	(51, 'tenants', '0002_download_images', now()),
+	(52, 'tenants', '0003_cost_maxima', now()),
+	(53, 'tenants', '0004_clock_of_database', now()),
+	(54, 'tenants', '0005_upstream_credentials', now()),
+	(55, 'tenants', '0006_model_provider_choices', now()),
+	(56, 'tenants', '0007_model_targets', now()),
+	(57, 'tenants', '0008_model_assistant_prefix', now()),
+	(58, 'tenants', '0009_allow_fallback_models', now()),
+	(59, 'tenants', '0010_model_shutdown_date', now()),
+	(60, 'tenants', '0011_model_serves', now()),
+	(61, 'tenants', '0012_usage_record_failed_targets', now()),
+	(62, 'tenants', '0013_target_limits', now()),
+	(63, 'tenants', '0014_required_approvals', now()),
+	(64, 'tenants', '0015_approval_notifications', now()),
+	(65, 'tenants', '0016_connector_effect_ids', now()),
+	(66, 'usersessions', '0001_initial', now());
 
 SELECT pg_catalog.setval('public.account_emailaddress_id_seq', 1, false);
 
@@ -2513,7 +2517,7 @@ SELECT pg_catalog.setval('public.django_admin_log_id_seq', 1, false);
 
 SELECT pg_catalog.setval('public.django_content_type_id_seq', 84, true);
 
-SELECT pg_catalog.setval('public.django_migrations_id_seq', 64, true);
+SELECT pg_catalog.setval('public.django_migrations_id_seq', 66, true);
 
 SELECT pg_catalog.setval('public.idempotency_answerchunk_id_seq', 1, false);
 

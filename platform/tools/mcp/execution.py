@@ -18,8 +18,7 @@ from core.errors import (
 )
 from core.ids import new_id
 from engine.calls.client_tools import upstream_name
-from engine.calls.hosted import whole_item
-from engine.calls.item_events import after_result, before_result
+from engine.calls.item_events import after_result, before_result, whole_item
 from engine.calls.outcomes import (
     CallDecision,
     Execute,
