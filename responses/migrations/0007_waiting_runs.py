@@ -80,7 +80,9 @@ class Migration(migrations.Migration):
         AddIndexConcurrently(
             "response",
             models.Index(
-                condition=models.Q(background=True, status__in=["queued", "in_progress"], waits_until__isnull=True),
+                # `status__in` would be written in another way after the database was dumped.
+                condition=(models.Q(status="queued") | models.Q(status="in_progress"))
+                & models.Q(background=True, waits_until__isnull=True),
                 fields=["team", "created_at"],
                 name="response_claimable_by_team",
             ),

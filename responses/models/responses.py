@@ -201,10 +201,11 @@ class Response(TeamRow):
             # For the sweeper. Only active responses are in this index and the next, so both stay small.
             models.Index(fields=["lease_until"], condition=Q(status__in=RUNNING), name="response_running_lease"),
             # For claims, which step from one team to the next. Runs that wait for a decision are not in the index, so
-            # that claims do not read them.
+            # that claims do not read them. PostgreSQL would write `status__in` in another way after a dump.
             models.Index(
                 fields=["team", "created_at"],
-                condition=Q(status__in=RUNNING, background=True, waits_until__isnull=True),
+                condition=(Q(status=Status.QUEUED) | Q(status=Status.IN_PROGRESS))
+                & Q(background=True, waits_until__isnull=True),
                 name="response_claimable_by_team",
             ),
             # Workers search for such runs at each poll. This index is nearly always empty, so the search is fast.

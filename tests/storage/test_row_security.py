@@ -22,7 +22,7 @@ from tenants.models import Team
 from tests.support.api import MakeCaller
 
 Model = type[models.Model]
-APPS = ("tenants", "conversations", "skills", "containers", "responses")
+APPS = ("tenants", "conversations", "idempotency", "skills", "containers", "responses")
 GLOBAL = {
     "tenants_upstream",
     "tenants_model",
@@ -91,6 +91,8 @@ def value_for(field: "models.Field[Any, Any]", team: Team) -> Any:
         if related is User:
             return User.objects.create_user(uuid.uuid4().hex)
         return make_row(related, team)
+    if field.column == "team_id":
+        return team.pk
     if field.choices:
         return next(iter(field.choices))[0]
     values: dict[type[Any], Callable[[], Any]] = {

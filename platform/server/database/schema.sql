@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations a38aca7d5c5be5afffa19ba88dcb911d5af792060f5b50789268816706dd2754
+-- PostgreSQL 18, migrations df54eb61d0cca65eb65202f7c769cfe2e095c92b3bef315a8a71cb57823fe88a
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3152,7 +3152,7 @@ CREATE INDEX response_by_team_and_time ON public.responses_response USING btree 
 
 CREATE INDEX response_by_time ON public.responses_response USING btree (created_at);
 
-CREATE INDEX response_claimable_by_team ON public.responses_response USING btree (team_id, created_at) WHERE (background AND ((status)::text = ANY ((ARRAY['queued'::character varying, 'in_progress'::character varying])::text[])) AND (waits_until IS NULL));
+CREATE INDEX response_claimable_by_team ON public.responses_response USING btree (team_id, created_at) WHERE ((((status)::text = 'queued'::text) OR ((status)::text = 'in_progress'::text)) AND background AND (waits_until IS NULL));
 
 CREATE INDEX response_handed_over ON public.responses_response USING btree (handed_over_at) WHERE ((handed_over_at IS NOT NULL) AND ((status)::text = ANY ((ARRAY['queued'::character varying, 'in_progress'::character varying])::text[])));
 
