@@ -71,6 +71,10 @@ _NAVIGATION = [
             _model_list("Conversations", "forum", "conversations.Conversation"),
             _model_list("Tool calls", "construction", "responses.ToolCall"),
             _page("Running jobs", "play_circle", "live"),
+            {
+                **_page("Approvals", "front_hand", "approvals"),
+                "badge": "responses.admin.approvals.inbox.navigation_count",
+            },
             _page("Usage", "bar_chart", "usage"),
             _page("Budgets", "savings", "budgets"),
             _page("Rejected requests", "block", "rejections"),

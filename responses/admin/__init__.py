@@ -1,6 +1,7 @@
 """Console pages of responses, conversations, prompts and webhooks."""
 
-from responses.admin import approvals, live, prompts, responses, webhooks
+from responses.admin import live, prompts, responses, webhooks
+from responses.admin.approvals import pages as approvals
 from responses.admin.conversations import pages as conversations
 from responses.admin.transcript import payloads
 

@@ -1,7 +1,7 @@
 """The database models of responses. All are imported here, because Django finds models only through this package."""
 
 from responses.models.batches import Batch, BatchLine, BatchStatus, LineState
-from responses.models.decisions import IS_AWAITED, Decision, DecisionKind, DecisionState
+from responses.models.decisions import HAS_WAITED, IS_AWAITED, Decision, DecisionKind, DecisionState
 from responses.models.responses import (
     HAS_METADATA,
     IS_DUE,
@@ -34,6 +34,7 @@ from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
 
 __all__ = [
     "HAS_METADATA",
+    "HAS_WAITED",
     "IS_AWAITED",
     "IS_DUE",
     "RUNNING",

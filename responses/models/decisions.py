@@ -29,6 +29,9 @@ class DecisionState(models.TextChoices):
 IS_AWAITED = Q(state=DecisionState.ASKED, expires_at__isnull=False)
 """The condition of decisions for which a run waits. PostgreSQL uses the indexes only for queries with it."""
 
+HAS_WAITED = Q(expires_at__isnull=False)
+"""The condition of decisions for which a run waits or has waited."""
+
 
 class Decision(TeamRow):
     """A decision about a tool call. The decision about an MCP call has the same id as the approval request item.
@@ -67,9 +70,13 @@ class Decision(TeamRow):
         indexes = [
             models.Index(fields=["team", "asked_at"], name="approval_by_team_and_time"),
             models.Index(fields=["answered_in"], condition=Q(answered_in__isnull=False), name="approval_by_answer"),
-            # Only decisions for which runs wait are in these indexes, and hardly any in the second.
+            # Only decisions for which runs wait are in these indexes, and hardly any in the last one.
             models.Index(fields=["expires_at"], condition=IS_AWAITED, name="decision_awaited"),
+            models.Index(fields=["team", "expires_at"], condition=IS_AWAITED, name="decision_awaited_by_team"),
             models.Index(
                 fields=["asked_at"], condition=IS_AWAITED & Q(announced_at__isnull=True), name="decision_unannounced"
             ),
+            # For the inbox, which lists only decisions for which runs wait or have waited.
+            models.Index(fields=["state", "asked_at"], condition=HAS_WAITED, name="decision_by_state"),
+            models.Index(fields=["team", "state", "asked_at"], condition=HAS_WAITED, name="decision_by_team_and_state"),
         ]

@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations df54eb61d0cca65eb65202f7c769cfe2e095c92b3bef315a8a71cb57823fe88a
+-- PostgreSQL 18, migrations 7e09a1b29c3781897dc37738ef068a7a7e4f34d1d21205b5e2b3afededf82b6e
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2468,30 +2468,31 @@ INSERT INTO public.django_migrations (id, app, name, applied) VALUES
 	(40, 'responses', '0006_planned_starts', now()),
 	(41, 'responses', '0007_waiting_runs', now()),
 	(42, 'responses', '0008_unknown_outcomes', now()),
-	(43, 'sessions', '0001_initial', now()),
-	(44, 'skills', '0001_initial', now()),
-	(45, 'socialaccount', '0001_initial', now()),
-	(46, 'socialaccount', '0002_token_max_lengths', now()),
-	(47, 'socialaccount', '0003_extra_data_default_dict', now()),
-	(48, 'socialaccount', '0004_app_provider_id_settings', now()),
-	(49, 'socialaccount', '0005_socialtoken_nullable_app', now()),
-	(50, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
-	(51, 'tenants', '0002_download_images', now()),
-	(52, 'tenants', '0003_cost_maxima', now()),
-	(53, 'tenants', '0004_clock_of_database', now()),
-	(54, 'tenants', '0005_upstream_credentials', now()),
-	(55, 'tenants', '0006_model_provider_choices', now()),
-	(56, 'tenants', '0007_model_targets', now()),
-	(57, 'tenants', '0008_model_assistant_prefix', now()),
-	(58, 'tenants', '0009_allow_fallback_models', now()),
-	(59, 'tenants', '0010_model_shutdown_date', now()),
-	(60, 'tenants', '0011_model_serves', now()),
-	(61, 'tenants', '0012_usage_record_failed_targets', now()),
-	(62, 'tenants', '0013_target_limits', now()),
-	(63, 'tenants', '0014_required_approvals', now()),
-	(64, 'tenants', '0015_approval_notifications', now()),
-	(65, 'tenants', '0016_connector_effect_ids', now()),
-	(66, 'usersessions', '0001_initial', now());
+	(43, 'responses', '0009_approval_inbox', now()),
+	(44, 'sessions', '0001_initial', now()),
+	(45, 'skills', '0001_initial', now()),
+	(46, 'socialaccount', '0001_initial', now()),
+	(47, 'socialaccount', '0002_token_max_lengths', now()),
+	(48, 'socialaccount', '0003_extra_data_default_dict', now()),
+	(49, 'socialaccount', '0004_app_provider_id_settings', now()),
+	(50, 'socialaccount', '0005_socialtoken_nullable_app', now()),
+	(51, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
+	(52, 'tenants', '0002_download_images', now()),
+	(53, 'tenants', '0003_cost_maxima', now()),
+	(54, 'tenants', '0004_clock_of_database', now()),
+	(55, 'tenants', '0005_upstream_credentials', now()),
+	(56, 'tenants', '0006_model_provider_choices', now()),
+	(57, 'tenants', '0007_model_targets', now()),
+	(58, 'tenants', '0008_model_assistant_prefix', now()),
+	(59, 'tenants', '0009_allow_fallback_models', now()),
+	(60, 'tenants', '0010_model_shutdown_date', now()),
+	(61, 'tenants', '0011_model_serves', now()),
+	(62, 'tenants', '0012_usage_record_failed_targets', now()),
+	(63, 'tenants', '0013_target_limits', now()),
+	(64, 'tenants', '0014_required_approvals', now()),
+	(65, 'tenants', '0015_approval_notifications', now()),
+	(66, 'tenants', '0016_connector_effect_ids', now()),
+	(67, 'usersessions', '0001_initial', now());
 
 SELECT pg_catalog.setval('public.account_emailaddress_id_seq', 1, false);
 
@@ -2517,7 +2518,7 @@ SELECT pg_catalog.setval('public.django_admin_log_id_seq', 1, false);
 
 SELECT pg_catalog.setval('public.django_content_type_id_seq', 84, true);
 
-SELECT pg_catalog.setval('public.django_migrations_id_seq', 66, true);
+SELECT pg_catalog.setval('public.django_migrations_id_seq', 67, true);
 
 SELECT pg_catalog.setval('public.idempotency_answerchunk_id_seq', 1, false);
 
@@ -3081,6 +3082,12 @@ CREATE INDEX conversations_upload_file_id_93153e2f ON public.conversations_uploa
 CREATE INDEX conversations_uploadpart_upload_id_b6ad3c36 ON public.conversations_uploadpart USING btree (upload_id);
 
 CREATE INDEX decision_awaited ON public.responses_approval USING btree (expires_at) WHERE ((expires_at IS NOT NULL) AND ((state)::text = 'asked'::text));
+
+CREATE INDEX decision_awaited_by_team ON public.responses_approval USING btree (team_id, expires_at) WHERE ((expires_at IS NOT NULL) AND ((state)::text = 'asked'::text));
+
+CREATE INDEX decision_by_state ON public.responses_approval USING btree (state, asked_at) WHERE (expires_at IS NOT NULL);
+
+CREATE INDEX decision_by_team_and_state ON public.responses_approval USING btree (team_id, state, asked_at) WHERE (expires_at IS NOT NULL);
 
 CREATE INDEX decision_unannounced ON public.responses_approval USING btree (asked_at) WHERE ((expires_at IS NOT NULL) AND ((state)::text = 'asked'::text) AND (announced_at IS NULL));
 
