@@ -8,7 +8,7 @@ from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
-from console.widgets import duration, tone, two_lines, when
+from console.widgets import badge, duration, two_lines, when
 from responses.models import Mode, Response, Status
 from tenants.prices import NO_PRICE, rounded_amount
 
@@ -19,8 +19,8 @@ STATUS_TONES = {
     Status.IN_PROGRESS.value: "info",
     Status.QUEUED.value: "info",
 }
-
-
+AWAITING_APPROVAL = "awaiting approval"
+"""The text instead of "in progress" while a run waits for a decision of a person."""
 _MODES = {Mode.JSON.value: "Sync", Mode.STREAM.value: "Stream"}
 
 
@@ -52,9 +52,16 @@ def planned_start(response: Response) -> str:
     return "" if start is None else f"starts at {start.astimezone(UTC):%H:%M} UTC, cheaper then"
 
 
+def status_and_tone(response: Response) -> tuple[str, str]:
+    """Return the status as text with the tone of its badge."""
+    if response.awaits_decision:
+        return AWAITING_APPROVAL, "warning"
+    return response.status.replace("_", " "), STATUS_TONES.get(response.status, "")
+
+
 def status(response: Response) -> SafeString:
     """Return the status as a badge."""
-    return tone(STATUS_TONES, response.status)
+    return badge(*status_and_tone(response))
 
 
 @display(description="Status")

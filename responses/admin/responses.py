@@ -23,7 +23,15 @@ from django.views.decorators.http import require_safe
 from typing_extensions import override
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, MultipleChoicesDropdownFilter
 
-from console.filters import ConditionFilter, IndexHint, TextConditionFilter, choice_filter, exact, text_filter
+from console.filters import (
+    ChoiceFilter,
+    ConditionFilter,
+    IndexHint,
+    TextConditionFilter,
+    choice_filter,
+    exact,
+    text_filter,
+)
 from console.scans import ScannedChangeList
 from console.tables import Cell
 from console.widgets import TimeFilter, ago, created_near, duration
@@ -33,7 +41,7 @@ from responses.admin.outcome_histogram import outcome_histogram
 from responses.admin.response import chain, documents, events, tabs, timeline
 from responses.admin.response.actions import ResponseActions
 from responses.admin.response.summary import summary
-from responses.models import HAS_METADATA, RUNNING, UNSUCCESSFUL, Mode, Response, ToolCall
+from responses.models import HAS_METADATA, RUNNING, UNSUCCESSFUL, Mode, Response, Status, ToolCall
 from tenants.console.content_access import HIDDEN, audit_read, audit_team_reads, with_readable
 from tenants.console.list_columns import ChosenColumns, ListColumn
 from tenants.console.row_pages import RowPages
@@ -77,6 +85,18 @@ class StatusFilter(ConditionFilter, MultipleChoicesDropdownFilter):
         chosen = set(self.value())
         is_running, is_unsuccessful = chosen.issubset(RUNNING), chosen.issubset(UNSUCCESSFUL)
         return _RUNNING if is_running else _UNSUCCESSFUL if is_unsuccessful else None
+
+
+class WaitingFilter(ChoiceFilter):
+    """Responses that wait for decisions of people. In the API, they are in progress."""
+
+    title, parameter_name, index = "waits for", "waits", _RUNNING
+    options = (("approval", "Approval"),)
+
+    @staticmethod
+    @override
+    def condition_for(chosen: str) -> Q:
+        return Q(status=Status.IN_PROGRESS, waits_until__isnull=False)
 
 
 class ToolFilter(TextConditionFilter):
@@ -155,6 +175,7 @@ _COSTS = [(step, f"${step} or more") for step in ("0.001", "0.01", "0.1", "1", "
 FILTERS = [
     ("created_at", TimeFilter),
     ("status", StatusFilter),
+    WaitingFilter,
     ("team", TeamFilter),
     ("api_key", ApiKeyFilter),
     exact("model", "model", hint=IndexHint(rank=9, is_by_time=True)),
@@ -204,8 +225,8 @@ def _time(row: Response) -> Cell:
 
 
 def _status(row: Response) -> Cell:
-    tone = cells.STATUS_TONES.get(row.status, "")
-    return _two(format_html('<b class="c-tag {}">{}</b>', tone, row.status.replace("_", " ")), cells.mode(row))
+    shown, tone = cells.status_and_tone(row)
+    return _two(format_html('<b class="c-tag {}">{}</b>', tone, shown), cells.mode(row))
 
 
 def _text(row: Any, text: str) -> Cell:

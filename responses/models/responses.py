@@ -251,6 +251,11 @@ class Response(TeamRow):
         return response
 
     @property
+    def awaits_decision(self) -> bool:
+        """True while the run waits for a decision of a person. Its status is `in_progress`."""
+        return self.waits_until is not None and self.ended_at is None
+
+    @property
     def planned_start(self) -> datetime | None:
         """The start for which a run waits that no worker has claimed yet, as it is cheaper then; otherwise None."""
         waits = self.status == Status.QUEUED and self.not_before is not None and self.not_before > now()

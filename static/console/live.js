@@ -83,6 +83,8 @@
             cell('worker').title = row.worker;
             put(cell('id'), row.id);
             if (cell('id').getAttribute('href') !== row.url) cell('id').href = row.url;
+            cell('approval').hidden = !row.approval;
+            if (cell('approval').getAttribute('href') !== row.approval) cell('approval').href = row.approval;
             since(cell('age'), row.created);
             since(cell('beat'), row.renewed);
             put(cell('wait'), row.waits ? 'waiting' : `waited ${row.wait}`);
@@ -128,7 +130,7 @@
             body.removeAttribute('data-stuck');
             put(body.querySelector('[data-cell="state"]'), gone.state);
             put(body.querySelector('[data-cell="stuck"]'), '');
-            for (const act of body.querySelectorAll('[data-live-act]')) act.hidden = true;
+            for (const act of body.querySelectorAll('[data-live-act], [data-cell="approval"]')) act.hidden = true;
             setTimeout(() => {
                 if (!body.hasAttribute('data-over')) return;
                 if (body.contains(document.activeElement)) table.closest('[tabindex]').focus();
@@ -160,7 +162,7 @@
         }
 
         function count(counters) {
-            for (const name of ['running', 'queued', 'stuck', 'workers', 'left']) {
+            for (const name of ['running', 'queued', 'awaiting', 'stuck', 'workers', 'left']) {
                 put(root.querySelector(`[data-counter="${name}"]`), counters[name]);
             }
             since(root.querySelector('[data-counter="oldest"]'), counters.oldest);

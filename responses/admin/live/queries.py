@@ -18,11 +18,13 @@ from core.db.row_security import EVERY_TEAM
 from core.work import heartbeats
 from engine.events.compression import decompress
 from responses.models import RUNNING, Response, Status, ToolCall, Turn
+from responses.runs.decisions.listing import awaited_places
 from tenants.models import Team
 
 # Limits for one page and for one poll, because the page is refreshed several times a second.
 MAX_EXECUTED = 200
 MAX_WAITING = 100
+MAX_AWAITING = 100
 _MAX_COUNTED = 1000
 _MAX_STEPS = 24
 _MAX_STEPS_READ = 2000
@@ -53,6 +55,8 @@ _COLUMNS = (
     "lease_until",
     "attempt",
     "not_before",
+    "waits_until",
+    "ended_at",
 )
 # Runs that wait for a decision wait for no worker, and are not in the index of the queue.
 _IS_RUNNING = "status IN ('queued', 'in_progress') AND waits_until IS NULL"
@@ -126,16 +130,20 @@ class LogTail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """An active run. `begun_at` is the time when a worker began the run, or the creation time of a foreground run."""
+    """An active run. `begun_at` is the time when a worker began the run, or the creation time of a foreground run.
+
+    `decision_id` is the decision for which the run waits, the first to expire.
+    """
 
     response: Response
     log_tail: LogTail = field(default_factory=LogTail)
     steps: Sequence[Step] = ()
     begun_at: datetime | None = None
+    decision_id: str = ""
 
     @property
     def is_waiting(self) -> bool:
-        """True if no worker executes the run, because it has not begun or was requeued."""
+        """True if no worker executes the run: it has not begun, was requeued, or waits for a decision."""
         return self.response.lease_until is None
 
     @property
@@ -150,6 +158,7 @@ class RunsSnapshot:
 
     - `rows`: the first few hundred runs, by response id.
     - `executed`, `waiting`: the numbers of runs in progress and of queued runs, each at most 1,000.
+    - `awaiting`: the number of runs that wait for decisions of people, at most `MAX_AWAITING`.
     - `teams`: the names of their teams.
     - `ended`: the final statuses of runs that ended since the first snapshot.
     - `workers`: the number of live workers, or None if Redis is unavailable.
@@ -158,6 +167,7 @@ class RunsSnapshot:
     rows: Mapping[str, RunRow] = field(default_factory=dict)
     executed: int = 0
     waiting: int = 0
+    awaiting: int = 0
     oldest_waiting: datetime | None = None
     teams: Mapping[str, str] = field(default_factory=dict)
     ended: Mapping[str, str] = field(default_factory=dict)
@@ -175,7 +185,8 @@ def take_snapshot(*, teams: Collection[str], before: RunsSnapshot | None = None)
     leased = Response.objects.only(*_COLUMNS).filter(status__in=RUNNING, lease_until__isnull=False)
     executed = list(leased.order_by("lease_until")[:_MAX_COUNTED])
     counted, queued, waiting = _waiting(teams)
-    responses = {row.pk: row for row in [*executed[:MAX_EXECUTED], *waiting]}
+    decisions = _decisions(teams)
+    responses = {row.pk: row for row in [*executed[:MAX_EXECUTED], *waiting, *_awaiting(decisions)]}
     tails = _log_tails(responses.values(), known)
     begun = _begun(responses.values(), known)
     rows = {
@@ -184,6 +195,7 @@ def take_snapshot(*, teams: Collection[str], before: RunsSnapshot | None = None)
             log_tail=tails[key],
             steps=known[key].steps if key in known else (),
             begun_at=begun.get(key),
+            decision_id=decisions.get(key, "") if response.awaits_decision else "",
         )
         for key, response in responses.items()
     }
@@ -204,6 +216,7 @@ def take_snapshot(*, teams: Collection[str], before: RunsSnapshot | None = None)
         rows=rows,
         executed=len(executed) - claimed + counted - queued,
         waiting=claimed + queued,
+        awaiting=sum(bool(row.decision_id) for row in rows.values()),
         oldest_waiting=_oldest(row for row in waiting if row.status == Status.QUEUED),
         teams={**before.teams, **names},
         ended=dict([*ended.items()][-_MAX_ENDED:]),
@@ -268,6 +281,19 @@ def _waiting(teams: Collection[str]) -> tuple[int, int, list[Response]]:
     rows = Response.objects.only(*_COLUMNS).filter(pk__in=[key for *_, key in found], status__in=RUNNING)
     every, queued = (min(int(count), _MAX_COUNTED) for count in found[0][:2])
     return every, queued, list(rows.order_by("created_at"))
+
+
+def _decisions(teams: Collection[str]) -> dict[str, str]:
+    """Return the runs that wait for decisions, each with the decision that expires first."""
+    places = awaited_places(None if EVERY_TEAM in teams else [*teams], limit=MAX_AWAITING)
+    return {place.response_id: place.decision_id for place in reversed(places)}
+
+
+def _awaiting(decisions: Mapping[str, str]) -> list[Response]:
+    if not decisions:
+        return []
+    rows = Response.objects.only(*_COLUMNS).filter(pk__in=[*decisions], status__in=RUNNING, waits_until__isnull=False)
+    return list(rows)
 
 
 # -- event logs --------------------------------------------------------------------------------------------------------

@@ -5,14 +5,15 @@ to update the ages.
 """
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.conf import settings
+from django.urls import reverse
 
 from console.widgets import compact, duration
-from responses.admin.cells import STATUS_TONES, planned_start, url
-from responses.admin.live.queries import RunRow, RunsSnapshot
+from responses.admin.cells import AWAITING_APPROVAL, STATUS_TONES, planned_start, url
+from responses.admin.live.queries import MAX_AWAITING, RunRow, RunsSnapshot
 from responses.models import Mode, Status
 from tenants.console.content_access import HIDDEN
 from tenants.console.roles import CONTRIBUTORS, OPERATORS
@@ -47,10 +48,11 @@ def message(
         "counters": {
             "running": f"{snapshot.executed:,}",
             "queued": f"{snapshot.waiting:,}",
+            "awaiting": f"{snapshot.awaiting:,}{'+' if snapshot.awaiting >= MAX_AWAITING else ''}",
             "oldest": None if snapshot.oldest_waiting is None else _ms(snapshot.oldest_waiting),
             "stuck": str(sum(bool(stuck(row, at=at)) for row in snapshot.rows.values())),
             "workers": "–" if snapshot.workers is None else str(snapshot.workers),
-            "left": snapshot.executed + snapshot.waiting - len(snapshot.rows),
+            "left": snapshot.executed + snapshot.waiting + snapshot.awaiting - len(snapshot.rows),
         },
         "set": [*shown],
         "gone": [*gone],
@@ -95,9 +97,8 @@ def _row_json(row: RunRow, viewer: Viewer, *, team: str, at: datetime) -> RowJso
         "worker": response.lease_owner or "–",
         "renewed": None if response.lease_until is None else _ms(_renewed_at(response.lease_until)),
         "attempt": response.attempt if response.background else "–",
-        "step": (planned_start(response) or "waiting for a worker")
-        if row.is_waiting
-        else " · ".join([turn, *dict.fromkeys(row.active_calls)]),
+        "step": _waits_for(row) if row.is_waiting else " · ".join([turn, *dict.fromkeys(row.active_calls)]),
+        "approval": reverse("console:approval", args=[row.decision_id]) if row.decision_id else "",
         "tokens": f"{compact(response.input_tokens)} / {compact(response.output_tokens)}",
         "event": row.log_tail.last_event if row.log_tail.last_event >= 0 else "–",
         # Shows that there is output, even to viewers who may not read it.
@@ -119,6 +120,13 @@ def _row_json(row: RunRow, viewer: Viewer, *, team: str, at: datetime) -> RowJso
             "fail": can_act and bool(stuck_reason),
         },
     }
+
+
+def _waits_for(row: RunRow) -> str:
+    until = row.response.waits_until
+    if row.response.awaits_decision and until is not None:
+        return f"until {until.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    return planned_start(row.response) or "waiting for a worker"
 
 
 def ages(row: RowJson, *, at: datetime) -> RowJson:
@@ -144,6 +152,8 @@ def age(moment: int | None, *, at: datetime) -> str:
 def stuck(row: RunRow, *, at: datetime) -> str:
     """Return the reason why a run makes no progress and needs an operator, or an empty string."""
     response = row.response
+    if response.awaits_decision:
+        return ""
     if response.lease_until is not None:
         if response.lease_until < at:
             return "Lease expired"
@@ -166,6 +176,8 @@ def _state(row: RunRow) -> tuple[str, str]:
     response = row.response
     if response.status == Status.QUEUED:
         return "queued", "waiting"
+    if response.awaits_decision:
+        return AWAITING_APPROVAL, "tool"
     if row.is_waiting:
         return "requeued", "waiting"
     return ("tool", "tool") if row.active_calls else ("in progress", "running")

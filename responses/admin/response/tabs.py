@@ -14,7 +14,7 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
 from console.tables import Column, Table
-from console.widgets import badge, copyable, duration, link, tone, two_lines, when
+from console.widgets import ago, badge, copyable, duration, link, tone, two_lines, when
 from organization.admin.audit_log import AuditAdmin
 from responses.admin import cells
 from responses.admin.response.documents import DOCUMENTS, document_tab
@@ -22,7 +22,8 @@ from responses.admin.response.events import events
 from responses.admin.response.targets import targets_line
 from responses.admin.response.timeline import claims_of, timeline
 from responses.admin.transcript.entries import SHOWN_ITEMS, transcript
-from responses.models import RUNNING, Response, ToolCall, Turn
+from responses.models import IS_AWAITED, RUNNING, Decision, Response, ToolCall, Turn
+from responses.runs.decisions.listing import subjects_of
 from responses.webhooks.models import WebhookDelivery
 from tenants.console.roles import EVERY_ROLE, Roles
 from tenants.console.row_pages import start_of
@@ -70,6 +71,7 @@ def header(request: HttpRequest, viewer: Viewer, response: Response) -> dict[str
             if can_copy
         ],
         "status_badge": cells.status(response),
+        "approvals": _approvals(response) if response.awaits_decision else [],
         "id_link": copyable(response.pk),
         "targets": cells.planned_start(response) or targets_line(response),
         "ids": [(name, link) for name, link in ids.items() if link],
@@ -80,6 +82,21 @@ def header(request: HttpRequest, viewer: Viewer, response: Response) -> dict[str
         "short_url": request.build_absolute_uri(reverse("console:go", args=[response.pk])),
         **{name: f"{getattr(response, name):,}" for name in _TOKENS},
     }
+
+
+def _approvals(response: Response) -> list[dict[str, Any]]:
+    """Return the decisions for which the run waits, the first to expire first."""
+    rows = Decision.objects.filter(IS_AWAITED, response_id=response.pk, team_id=response.team_id)
+    found = list(rows.order_by("expires_at")[:MAX_RECORDS])
+    subjects = subjects_of(found)
+    return [
+        {
+            "tool": subjects[row.pk].tool or row.get_kind_display(),
+            "url": f"{reverse('console:approval', args=[row.pk])}?from=response",
+            "expires": ago(row.expires_at) if row.expires_at is not None else "",
+        }
+        for row in found
+    ]
 
 
 def _transcript(viewer: Viewer, response: Response, query: QueryDict) -> dict[str, Any]:

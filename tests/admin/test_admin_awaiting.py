@@ -1,0 +1,42 @@
+"""Where the console shows that a response awaits approval: lists, the page of the response, and the running jobs."""
+
+from django.test import Client
+from django.urls import reverse
+
+from responses.models import Decision
+from tests.admin.rows import page_url, text
+from tests.support.api import Caller
+from tests.support.decisions import add_decision
+
+
+def page_of(decision: Decision) -> str:
+    return reverse("console:approval", args=[decision.pk])
+
+
+def test_lists_and_pages_show_that_a_response_awaits_approval(lead: Client, caller: Caller) -> None:
+    decision = add_decision(caller)
+    listed = text(lead.get("/admin/responses/response/?waits=approval&period=24h"))
+    assert decision.response_id in listed
+    assert "awaiting approval" in listed
+    page = text(lead.get(page_url(decision.response)))
+    assert "awaiting approval" in page
+    assert f"{page_of(decision)}?from=response" in page
+    live = lead.get("/admin/live/rows/").json()
+    (row,) = live["set"]
+    assert (row["id"], row["state"], row["approval"]) == (decision.response_id, "awaiting approval", page_of(decision))
+    assert (row["stuck"], live["counters"]["awaiting"], live["counters"]["queued"]) == ("", "1", "0")
+
+
+def test_a_response_that_waits_no_more_has_its_own_status(lead: Client, caller: Caller) -> None:
+    decision = add_decision(caller)
+    lead.post(page_of(decision), {"approve": "yes", "reason": ""})
+    assert decision.response_id not in text(lead.get("/admin/responses/response/?waits=approval&period=24h"))
+    assert "awaiting approval" not in text(lead.get(page_url(decision.response)))
+
+
+def test_a_decision_made_on_the_page_of_the_response_returns_to_it(lead: Client, caller: Caller) -> None:
+    decision = add_decision(caller)
+    url = page_url(decision.response)
+    link = f"{page_of(decision)}?from=response"
+    assert link in text(lead.get(url))
+    assert lead.post(link, {"approve": "yes", "reason": ""}).headers["Location"] == url
