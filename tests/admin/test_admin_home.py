@@ -15,6 +15,7 @@ from tenants.models import ApiKey, Role
 from tests.admin.conftest import CountQueries
 from tests.admin.rows import add_call, add_rejections, add_response, add_usage, member, text
 from tests.support.api import Caller, MakeCaller
+from tests.support.decisions import add_decision
 
 pytestmark = pytest.mark.usefixtures("rollups")
 HOME = "/admin/"
@@ -230,3 +231,15 @@ def test_the_home_page_has_a_constant_number_of_queries(
         add_response(caller)
     assert count_queries(lead, HOME) == few
     assert few < 60
+
+
+def test_what_waits_for_approval_is_one_click_away(lead: Client, stranger: Client, caller: Caller) -> None:
+    add_response(caller)
+    assert "Nothing waits for approval." in panel(text(lead.get(HOME)), "Awaiting approval")
+    decision = add_decision(caller)
+    home = text(lead.get(HOME))
+    assert reverse("console:approval", args=[decision.pk]) in panel(home, "Awaiting approval")
+    assert tile(home, "Awaiting approval") == ("1", reverse("console:approvals"))
+    # It occupies no worker, so it does not count as running.
+    assert tile(home, "Running")[0] == "0"
+    assert decision.pk not in text(stranger.get(HOME))

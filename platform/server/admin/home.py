@@ -30,13 +30,14 @@ from core.clock import now
 from core.periods import end_of_hour
 from organization.admin.limits import subject_name
 from responses.admin import cells
+from responses.admin.approvals import inbox
 from responses.models import IS_DUE, Response, Status
 from responses.rollups import queries
 from responses.rollups.histograms import BUCKETS, quantile
 from responses.rollups.queries import RollupQuery, RollupRow
 from responses.rollups.sources import CALLS, RESPONSES, TOOLS
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
-from tenants.console.viewer import viewer_of
+from tenants.console.viewer import Viewer, viewer_of
 from tenants.models import ApiKey, DeliveryState, Model, Team, Upstream
 from tenants.prices import NO_PRICE, sum_costs
 
@@ -69,7 +70,7 @@ SELECT count(*) FILTER (WHERE status = 'in_progress'), count(*) FILTER (WHERE st
     count(*) FILTER (WHERE status = 'in_progress' AND lease_until < now()), count(*)
 FROM (
     SELECT status, created_at, lease_until, {IS_DUE} AS is_due FROM responses_response
-    WHERE status IN ('queued', 'in_progress') ORDER BY lease_until LIMIT %s
+    WHERE status IN ('queued', 'in_progress') AND waits_until IS NULL ORDER BY lease_until LIMIT %s
 ) AS running
 """  # noqa: S608 - constants only
 
@@ -97,7 +98,8 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     current_time = now()
     name = request.GET.get("span", "")
     period = name if name in _PERIODS else "today"
-    teams = viewer_of(request).team_ids()
+    viewer = viewer_of(request)
+    teams = viewer.team_ids()
     rows = admin.site.get_model_admin(Response).get_queryset(request)
     latest = list(rows.order_by("-created_at", "-id")[:_LATEST])
     page = {
@@ -123,9 +125,9 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
             _cost_tile(query, teams, earlier=earlier),
             _rejected_tile(query, teams, earlier=earlier),
         ],
-        "now_tiles": _now_tiles(current_time),
+        "now_tiles": _now_tiles(current_time, awaited=inbox.count_awaited(viewer)),
         "charts": _charts(query, parts, teams),
-        "panels": _panels(request, current_time, teams),
+        "panels": [_approvals(viewer), *_panels(request, current_time, teams)],
         "latest": {
             "headers": ["Time", "Status", "Response", "Team and key", "Model", "Tokens (in / out)", "Duration"],
             "rows": [
@@ -293,7 +295,7 @@ def _rejected_tile(query: UsageQuery, teams: Sequence[str] | None, *, earlier: t
     )
 
 
-def _now_tiles(current_time: datetime) -> list[Tile]:
+def _now_tiles(current_time: datetime, *, awaited: str) -> list[Tile]:
     """Return the tiles of active runs, limited by row-level security to the user's teams, and of pending deliveries."""
     with connection.cursor() as cursor:
         cursor.execute(_RUNNING, [MAX_ROWS])
@@ -314,6 +316,7 @@ def _now_tiles(current_time: datetime) -> list[Tile]:
     return [
         Tile(title="Running", value=format_count(running, read), icon="play_circle", url=in_progress),
         Tile(title="Queued", value=format_count(queued, read), icon="hourglass", url=waiting),
+        Tile(title="Awaiting approval", value=awaited or "0", icon="front_hand", url=reverse("console:approvals")),
         Tile(title="Oldest in queue", value=age, icon="schedule", url=live),
         Tile(
             title="Stuck", value=format_count(stuck, read), icon="warning", url=live,
@@ -411,6 +414,24 @@ def _panels(request: HttpRequest, current_time: datetime, teams: Sequence[str] |
         _webhooks(request, current_time),
     ]
     return [_upstreams(current_time), *found] if teams is None else found
+
+
+def _approvals(viewer: Viewer) -> Panel:
+    """Return the panel of what waits for a decision, the first to expire first."""
+    return {
+        "title": "Awaiting approval",
+        "icon": "front_hand",
+        "url": reverse("console:approvals"),
+        "rows": [
+            (
+                f"{entry.row.team.name}: {entry.subject.tool or entry.row.get_kind_display()}",
+                f"expires {ago(entry.row.expires_at)}" if entry.row.expires_at is not None else "",
+                reverse("console:approval", args=[entry.row.pk]),
+            )
+            for entry in inbox.read_page(viewer, inbox.InboxQuery(), size=_SHOWN).rows
+        ],
+        "empty_text": "Nothing waits for approval.",
+    }
 
 
 def _page_of(model: str, row_id: str) -> str:
