@@ -12,12 +12,14 @@ from django.db import models
 from conversations.models import Conversation, Item, Placement, Section
 from core.ids import new_id
 from engine.calls.toolbox import HostedTool, Toolbox
-from engine.events.response_body import Ending, opening, queued
+from engine.events.response_body import Ending, failed, opening, queued
 from engine.events.types import Body, Event
 from engine.loop import Run
 from engine.state import RunContext, RunState
 from engine.steps import Emitted, Step, ToolFinished, ToolsStarted
-from responses.models import Decision, EventBatch, Mode, Response, Status, ToolCall
+from responses.lifecycle.decisions.expiry import ACTOR as EXPIRY_ACTOR
+from responses.lifecycle.decisions.expiry import EXPIRED
+from responses.models import Decision, DecisionState, EventBatch, Mode, Response, Status, ToolCall
 from responses.requests import parameters
 from responses.runs.identity import RunIdentity
 from responses.runs.recorder import Recorder
@@ -27,7 +29,7 @@ from responses.tools import registry  # noqa: F401 - adds the hosted tools to th
 from seeding.scenarios import Exchange, ScriptedCall
 from seeding.scripted import Clock, ScriptedModel, ScriptedTools
 from seeding.teams import MODELS
-from tenants.models import ApiKey, Upstream, UsageRecord
+from tenants.models import ApiKey, AuditEvent, Upstream, UsageRecord
 
 # As in real runs, deltas are logged four times a second, everything else immediately.
 _FLUSH = timedelta(milliseconds=250)
@@ -66,6 +68,8 @@ class SeedRun:
         self._pace = 4 * rng.uniform(40, 160)
         shown = parameters.public_parameters(request, response_id=new_id("resp", at=at), created_at=at)
         hidden = parameters.hidden_options(request) | {"obfuscate": False}
+        if exchange.decision is not None:
+            hidden["decision_seconds"] = exchange.decision_seconds
         inputs = [item.with_id() for item in parameters.input_items(request)]
         self._context = RunContext(
             parameters=shown,
@@ -73,6 +77,7 @@ class SeedRun:
             instructions=request.instructions,
             items=(),
             sampling=parameters.build_sampling(shown, hidden),
+            decision_seconds=hidden.get("decision_seconds"),
         )
         self.row: Response = Response(
             id=shown["id"],
@@ -100,6 +105,7 @@ class SeedRun:
         self._identity = RunIdentity.of(self.row, lease_token=self.row.lease_token)
         self.rows: list[models.Model] = [self.row]
         self._tool_calls: dict[str, ToolCall] = {}
+        self._tools: list[HostedTool] = []
         self._recorder = Recorder(self._identity)
         if previous is not None:
             self._answer(inputs, previous)
@@ -128,13 +134,29 @@ class SeedRun:
             return
         self.row.attempt = int(self._identity.background)
         self._clock.wait(exchange.waits)
-        run = Run(
-            self._context,
-            RunState(queued=self._identity.background),
-            model=ScriptedModel(exchange.turns, clock=self._clock, pace=self._pace),
-            tools=Toolbox(self._tools()),
-            now=self._clock,
-        )
+        self._tools = self._scripted_tools()
+        state = RunState(queued=self._identity.background)
+        model = ScriptedModel(exchange.turns, clock=self._clock, pace=self._pace)
+        run = self._new_run(state, model)
+        await self._record_steps(run)
+        if exchange.cancelled:
+            self._record(run.interrupt(Ending(status="cancelled")))
+        elif exchange.pieces is not None:
+            self.row.lease_owner, self.row.lease_until = "worker-1:4711:c0ffee00", self.at + _LEASE
+        elif exchange.decision is not None:
+            self._wait_for_decision(run)
+            if exchange.decision in {DecisionState.GRANTED, DecisionState.DENIED}:
+                # As when a worker resumes the run: the state says nothing about the requests that were answered.
+                state.awaits_client = False
+                await self._record_steps(self._new_run(state, model))
+        elif self._conversation is not None:
+            self._append_to(self._conversation)
+
+    def _new_run(self, state: RunState, model: ScriptedModel) -> Run:
+        return Run(self._context, state, model=model, tools=Toolbox(self._tools), now=self._clock)
+
+    async def _record_steps(self, run: Run) -> None:
+        """Record the steps of a run to its end, or until the piece at which the exchange stops."""
         pieces, flushed, buffered = 0, self.at, list[Event]()
         async with aclosing(run.steps()) as steps:
             async for step in steps:
@@ -146,18 +168,47 @@ class SeedRun:
                     flushed, buffered = self.at, []
                 if not isinstance(step, Emitted):
                     self._record(step)
-                if pieces == exchange.pieces:
+                if pieces == self._exchange.pieces:
                     break
         if buffered:
             self._record(Emitted(buffered))
-        if exchange.cancelled:
-            self._record(run.interrupt(Ending(status="cancelled")))
-        elif exchange.pieces is not None:
-            self.row.lease_owner, self.row.lease_until = "worker-1:4711:c0ffee00", self.at + _LEASE
-        elif self._conversation is not None:
-            self._append_to(self._conversation)
 
-    def _tools(self) -> list[HostedTool]:
+    def _wait_for_decision(self, run: Run) -> None:
+        """Make the decision for which the run waits, as `responses.lifecycle.decisions` does."""
+        exchange, state = self._exchange, self._exchange.decision
+        (row,) = [row for row in self.rows if isinstance(row, Decision)]
+        (request,) = [item.body for item in self.rows if isinstance(item, Item) and item.id == row.pk]
+        # Its mails and webhook events are in the past.
+        row.announced_at = row.asked_at
+        if state is None or state == DecisionState.ASKED or row.expires_at is None:
+            self.row.waits_until = row.expires_at
+            return
+        has_expired = state == DecisionState.EXPIRED
+        self._clock.at = row.expires_at if has_expired else self.at + timedelta(seconds=exchange.decided_after)
+        row.state, row.answered_at, row.reason = state, self.at, exchange.reason if not has_expired else ""
+        row.decided_by = EXPIRY_ACTOR if has_expired else exchange.decided_by
+        self.rows.append(
+            AuditEvent(
+                team_id=self.row.team_id,
+                occurred_at=self.at,
+                actor=row.decided_by,
+                action=f"approval.{row.state}",
+                target=row.pk,
+                after={"response": self.row.pk, "reason": row.reason},
+                request_id=new_id("req", at=self.at),
+            )
+        )
+        if has_expired:
+            self._record(run.interrupt(failed(EXPIRED)))
+            return
+        approve = state == DecisionState.GRANTED
+        call = self._tool_calls[row.call_id]
+        call.status, call.ended_at = ("approved" if approve else "denied"), self.at
+        for tool in self._tools:
+            if isinstance(tool, ScriptedTools) and tool.kind == "mcp":
+                tool.settle(request, row.call_id, approve=approve, reason=row.reason)
+
+    def _scripted_tools(self) -> list[HostedTool]:
         kinds: dict[str, list[ScriptedCall]] = {}
         for call in [call for turn in self._exchange.turns for call in turn.calls if call.item]:
             kinds.setdefault(call.item["type"].removesuffix("_call"), []).append(call)

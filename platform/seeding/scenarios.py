@@ -15,6 +15,7 @@ from core.ids import new_id
 from engine.calls.client_tools import upstream_name
 from engine.citation_markers import mark
 from engine.events.types import Body
+from responses.models import DecisionState
 from seeding.texts import TEXTS, TextPicker
 
 
@@ -60,7 +61,8 @@ class Exchange:
     """A request and the turns of its run. A request without a `model` gets a random one.
 
     `waits`: seconds that a background response is queued. `pieces`: the run stops after this many pieces of the answer,
-    because it is `cancelled` or still running. `pause`: seconds until the next request.
+    because it is `cancelled` or still running. `pause`: seconds until the next request. With a `decision`, which is its
+    state, the run waits up to `decision_seconds` for a person, who decides after `decided_after` seconds.
     """
 
     request: Body
@@ -70,6 +72,11 @@ class Exchange:
     pieces: int | None = None
     cancelled: bool = False
     pause: float = 30
+    decision: DecisionState | None = None
+    decision_seconds: int = 7 * 24 * 3600
+    decided_after: float = 0
+    decided_by: str = ""
+    reason: str = ""
 
 
 Script = Iterator[Exchange]
@@ -81,6 +88,20 @@ _PARAMETERS = {
     "required": ["id"],
     "additionalProperties": False,
 }
+_ISSUE_FIELDS = {
+    "type": "object",
+    "properties": {
+        "title": {"type": "string", "title": "Title", "description": "One line that names the problem."},
+        "body": {"type": "string", "title": "Description"},
+        "priority": {"type": "string", "enum": ["low", "normal", "high"]},
+        "assignee": {
+            "type": "object",
+            "properties": {"name": {"type": "string"}, "notify": {"type": "boolean", "title": "Send a mail"}},
+        },
+        "labels": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["title"],
+}
 _FUNCTIONS = [
     {"type": "function", "name": name, "description": description, "parameters": _PARAMETERS, "strict": True}
     for name, description in (("look_up_order", "Finds an order."), ("open_ticket", "Opens a ticket."))
@@ -91,9 +112,11 @@ LISTED_TOOLS = {
     "tools": [
         {"name": "find_issue", "input_schema": _PARAMETERS, "description": "Finds issues by words."},
         {"name": "close_issue", "input_schema": _PARAMETERS, "description": "Closes an issue."},
+        {"name": "create_issue", "input_schema": _ISSUE_FIELDS, "description": "Creates an issue."},
     ],
 }
 _ISSUE = '{"id": "PLAT-1204", "state": "in progress", "assignee": "grace", "title": "Queue is slow"}'
+_DECISIONS = (DecisionState.GRANTED, DecisionState.DENIED, DecisionState.EXPIRED)
 _BUSY = Failure.of(RateLimited("The model's server has too many requests right now."))
 _ENDINGS: tuple[Body, ...] = (
     {"failure": _BUSY, "background": True},
@@ -123,8 +146,8 @@ def _mcp(approval: str) -> list[Body]:
     return [{**server, "require_approval": approval}]
 
 
-def _mcp_call(pick: TextPicker, name: str, issue: str, *, fails: bool = False, asks: bool = False) -> ScriptedCall:
-    arguments = orjson.dumps({"id": pick.marked(issue)}).decode()
+def _mcp_call(pick: TextPicker, name: str, given: Body, *, fails: bool = False, asks: bool = False) -> ScriptedCall:
+    arguments = orjson.dumps(given).decode()
     item = {"type": "mcp_call", "server_label": _SERVER, "name": name, "arguments": arguments}
     output = pick.marked("The tracker is away." if fails else _ISSUE)
     error = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": output}]}
@@ -237,8 +260,8 @@ def _code_interpreter(pick: TextPicker) -> Script:
 
 def _parallel_calls(pick: TextPicker) -> Script:
     calls = [
-        _mcp_call(pick, "find_issue", "PLAT-1204"),
-        _mcp_call(pick, "find_issue", "PLAT-1188", fails=pick.chance(1 / 3)),
+        _mcp_call(pick, "find_issue", {"id": pick.marked("PLAT-1204")}),
+        _mcp_call(pick, "find_issue", {"id": pick.marked("PLAT-1188")}, fails=pick.chance(1 / 3)),
     ]
     answer = pick.marked("**PLAT-1204** is being worked on; `PLAT-1188` waits for it.")
     yield Exchange(
@@ -249,10 +272,39 @@ def _parallel_calls(pick: TextPicker) -> Script:
 
 
 def _approval(pick: TextPicker) -> Script:
-    call = _mcp_call(pick, "close_issue", "PLAT-1204", asks=True)
+    call = _mcp_call(pick, "close_issue", {"id": pick.marked("PLAT-1204")}, asks=True)
     yield Exchange(
         request={"input": pick.marked("Close PLAT-1204, it is done."), "tools": _mcp("always")},
         turns=[ScriptedTurn(calls=[call], read=1200)],
+    )
+
+
+def waiting(pick: TextPicker) -> Script:
+    """Yield a response that waits for a person."""
+    return _decided(pick, DecisionState.ASKED)
+
+
+def _decided(pick: TextPicker, decision: DecisionState) -> Script:
+    given = {
+        "title": pick.marked("Checkout is slow on Fridays"),
+        "body": pick.marked(" ".join(answer for _, answer in TEXTS["chats"])),
+        "priority": pick.rng.choice(("low", "normal", "high")),
+        "assignee": {"name": pick.rng.choice(TEXTS["people"]), "notify": pick.chance(0.5)},
+        "labels": ["checkout", "speed"],
+    }
+    # Half of the calls are short ones.
+    name, arguments = ("create_issue", given) if pick.chance(0.5) else ("close_issue", {"id": pick.marked("PLAT-1204")})
+    call = _mcp_call(pick, name, arguments, asks=True)
+    is_granted = decision == DecisionState.GRANTED
+    answer = pick.marked("The tracker is up to date." if is_granted else "I have not changed anything in the tracker.")
+    yield Exchange(
+        request={"input": pick.marked("Update the tracker."), "tools": _mcp("always"), "background": True},
+        turns=[ScriptedTurn(calls=[call], read=1200), ScriptedTurn(text=answer, read=1500, cached=1190)],
+        decision=decision,
+        # Scenarios begin at least 20 minutes before now, and none may end in the future.
+        decided_after=pick.seconds(40, 800),
+        decision_seconds=600 if decision == DecisionState.EXPIRED else Exchange.decision_seconds,
+        reason="" if is_granted else pick.marked("The customer has not agreed yet."),
     )
 
 
@@ -320,7 +372,7 @@ def long_conversation(pick: TextPicker) -> Script:
     while True:
         yield _question(pick, *pick.pair_of("chats"))
         question, answer = pick.pair_of("follow_ups")
-        call = _mcp_call(pick, "find_issue", "PLAT-1204")
+        call = _mcp_call(pick, "find_issue", {"id": pick.marked("PLAT-1204")})
         turns = [
             ScriptedTurn(reasoning=pick.one_of("thoughts"), calls=[call], read=3000, cached=2600),
             ScriptedTurn(text=answer, read=3800, cached=3000),
@@ -345,6 +397,7 @@ SCENARIOS = (
     Scenario(_code_interpreter, 7),
     Scenario(_parallel_calls, 9),
     Scenario(_approval, 4),
+    *(Scenario(partial(_decided, decision=state), 1) for state in _DECISIONS),
     Scenario(_functions, 14),
     Scenario(_report, 4),
     Scenario(_cancelled, 3),

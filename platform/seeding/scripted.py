@@ -9,14 +9,14 @@ from typing_extensions import override
 
 from conversations.items import project
 from core.ids import new_id
-from engine.calls.item_events import after_result, before_result
+from engine.calls.item_events import after_result, before_result, whole_item
 from engine.calls.outcomes import CallDecision, Execute, RequireApproval, ToolResult, request_digest
 from engine.calls.toolbox import HostedTool
 from engine.compaction.token_estimate import tokens
 from engine.converter.chat import ChatConverter, Chunk
 from engine.events.types import Body, Event, OutputItemAdded, OutputItemDone
 from engine.state import OutputItem, RunContext, RunState
-from engine.steps import ToolsPrepared
+from engine.steps import CallRecord, ToolsPrepared
 from engine.turn import Attempt, Call, CallForm, FunctionTool, TurnRequest, TurnResult
 from responses.runs.run_usage import PRICE_KEYS
 from seeding.scenarios import LISTED_TOOLS, ScriptedCall, ScriptedTurn
@@ -110,10 +110,34 @@ class ScriptedTools(HostedTool):
         self.kind = kind
         self.names = [call.name for call in calls]
         self._calls, self._clock = {call.call_id: call for call in calls}, clock
+        # Decisions for which the run has waited: the approval response, and the call if it was approved.
+        self._decisions: list[Body] = []
+        self._approved: list[CallRecord] = []
+
+    def settle(self, request: Body, call_id: str, *, approve: bool, reason: str) -> None:
+        """Continue with the decision about a call. `request` is its approval request."""
+        answer = {"approval_request_id": request["id"], "approve": approve, "reason": reason or None}
+        self._decisions.append({"id": new_id("mcpa"), "type": "mcp_approval_response", **answer})
+        if approve:
+            scripted = self._calls[call_id]
+            item = {**scripted.item, "approval_request_id": request["id"]}
+            # As in real runs, the id of the call is now that of its request.
+            self._calls[request["id"]] = replace(scripted, call_id=request["id"], item=item, asks=False)
+            call = Call(item_id="", call_id=request["id"], name=scripted.name, arguments=scripted.arguments)
+            self._approved.append(CallRecord(call=call, turn=0, kind=self.kind, state="pending"))
 
     @override
     async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[ToolsPrepared, None]:
-        if self.kind == "mcp":
+        if self._decisions:
+            first = state.next_output_index
+            events = [
+                event
+                for index, item in enumerate(self._decisions, first)
+                for event in whole_item(item, output_index=index)
+            ]
+            items = [OutputItem(body=body) for body in self._decisions]
+            yield ToolsPrepared(events=events, items=items, calls=self._approved)
+        elif self.kind == "mcp":
             self._clock.wait(0.35)
             body, index = {"id": new_id("mcpl"), **LISTED_TOOLS}, state.next_output_index
             opened = OutputItemAdded(output_index=index, item={**body, "tools": []})

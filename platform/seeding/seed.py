@@ -19,7 +19,7 @@ from responses.rollups import aggregate
 from seeding import teams
 from seeding.other_tables import OtherTables
 from seeding.runs import SeedRun
-from seeding.scenarios import SCENARIOS, Scenario, long_conversation, queued, running
+from seeding.scenarios import SCENARIOS, Scenario, long_conversation, queued, running, waiting
 from seeding.teams import SeededTeam, SeededUser
 from seeding.texts import TEXTS, TextPicker
 from tenants import scope
@@ -93,7 +93,9 @@ class _TeamHistory:
         """Play scenarios until the number of responses is reached."""
         endless = Scenario(long_conversation, in_conversation=True)
         await self._play(endless, self._at - min(4, self._days) * _DAY, most=round(count * _LONG_SHARE))
-        for script, longest in (*[(running, 900)] * 3, *[(queued, 90)] * 2):
+        # No longer ago than a decision may take.
+        awaited = 3600 * 24 * min(6, self._days)
+        for script, longest in (*[(running, 900)] * 3, *[(queued, 90)] * 2, *[(waiting, awaited)] * 2):
             await self._play(Scenario(script), self._at - timedelta(seconds=self._rng.randrange(2, longest)))
         # Each scenario is played once at first, so that even little data shows all of them.
         kinds = self._rng.sample(SCENARIOS, len(SCENARIOS))
@@ -130,7 +132,11 @@ class _TeamHistory:
             self._add([conversation])
         for exchange in islice(kind.script(self._picker), most):
             previous = SeedRun(
-                replace(exchange, request={**self._request_options(), **exchange.request}),
+                replace(
+                    exchange,
+                    request={**self._request_options(), **exchange.request},
+                    decided_by=f"user:{self._tenant.people[0].username}",
+                ),
                 key=key,
                 upstream=self._upstream,
                 at=at,

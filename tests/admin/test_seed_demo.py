@@ -10,10 +10,10 @@ from django.core.management import CommandError, call_command
 from pytest_django import DjangoDbBlocker
 
 from conversations.models import Conversation
-from responses.models import TERMINAL, Response, Status
+from responses.models import TERMINAL, Decision, Response, Status
 from seeding.seed import Seeded, SeedOptions, seed
 from tenants import scope
-from tenants.models import Role, Team, UsageRecord
+from tenants.models import AuditEvent, Role, Team, UsageRecord
 from tests.admin.rows import member, page_url, text
 from tests.support.api import Api, Caller, ok
 from tests.support.sampling import SEED, sampled, sized
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 def seeded(web: WebProcess, django_db_blocker: DjangoDbBlocker) -> Seeded:
     """A small seeded platform."""
     with django_db_blocker.unblock():
-        return seed(SeedOptions(responses=sized(60, full=600), teams=2, label="seeded", seed=SEED))
+        return seed(SeedOptions(responses=sized(110, full=600), teams=2, label="seeded", seed=SEED))
 
 
 @pytest.fixture
@@ -54,6 +54,23 @@ def test_responses_of_every_kind_are_created(rows: list[Response]) -> None:
     assert any(row.previous_response_id for row in rows)
     assert any(row.tool_calls for row in rows)
     assert {"rate_limit_exceeded", "server_error"} & {row.error_code for row in rows}
+
+
+def test_approvals_wait_are_decided_and_have_expired(seeded: Seeded, database: None) -> None:
+    tenant = seeded.tenants[0]
+    client = member(tenant.team, Role.TEAM_LEAD)
+    for state in ("waiting", "decided", "expired"):
+        page = text(client.get(f"/admin/approvals/?state={state}"))
+        assert "_issue</a>" in page
+    with scope.team(tenant.team.pk):
+        decisions = list(Decision.objects.filter(team=tenant.team, expires_at__isnull=False).select_related("response"))
+        audited = set(AuditEvent.objects.filter(action__startswith="approval.").values_list("target", flat=True))
+    # Nobody gets mails or webhook events about them.
+    assert all(row.announced_at for row in decisions)
+    assert {row.pk for row in decisions if row.state != "asked"} == audited
+    endings = {row.state: row.response.status for row in decisions}
+    assert endings == {"asked": "in_progress", "granted": "completed", "denied": "completed", "expired": "failed"}
+    assert all((row.state == "asked") == row.response.awaits_decision for row in decisions)
 
 
 def test_every_response_can_be_retrieved_through_the_api(rows: list[Response], seeded_api: Api) -> None:

@@ -15,7 +15,7 @@ from tenants.audit import audit
 logger = logging.getLogger(__name__)
 ACTOR = "system:approvals"
 _BATCH_SIZE = 100
-_EXPIRED = Failure.of(ApprovalExpired("Nobody has decided about the approval request of the response in time."))
+EXPIRED = Failure.of(ApprovalExpired("Nobody has decided about the approval request of the response in time."))
 
 
 def expire_decisions() -> int:
@@ -57,7 +57,7 @@ def _expire(response_id: str, team_id: str) -> bool:
         return cancel.end_run(
             team_id,
             response_id,
-            failed(_EXPIRED),
+            failed(EXPIRED),
             actor=ACTOR,
             action="response.failed",
             request=RequestInfo(request_id=""),
