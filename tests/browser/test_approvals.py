@@ -1,0 +1,155 @@
+"""The inbox of approvals in Chromium: on a phone, by keyboard, and while others decide."""
+
+from datetime import timedelta
+
+import orjson
+import pytest
+from playwright.sync_api import Browser, expect
+
+from conversations.models import Section
+from core.clock import now
+from responses.models import Decision
+from seeding.seed import Seeded
+from tenants import scope
+from tenants.models import ApiKey
+from tests.admin.rows import add_items
+from tests.browser.accessibility import violations
+from tests.browser.chromium import CHROMIUM, INSTALL
+from tests.browser.visiting import Visit, person, visiting
+from tests.support.api import Caller
+from tests.support.decisions import add_decision, stored
+from tests.support.web import WebProcess
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason=INSTALL)]
+WIDTHS = (380, 1280)
+INBOX = "/admin/approvals/"
+_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "title": {"title": "Title", "description": "One line that names the event."},
+        "guests": {"type": "array", "items": {"type": "object"}},
+    },
+}
+_ARGUMENTS = {
+    "title": "Dinner with the whole team",
+    "guests": [{"name": "Ann", "is_vegetarian": True}, {"name": "Unbroken" * 40, "is_vegetarian": False}],
+    "notes": "Please reserve a table by the window. " * 30,
+    "api_key": "sk-secret",
+    "budget": None,
+}
+
+
+@pytest.fixture
+def team(seeded: Seeded, database: None) -> Caller:
+    """The seeded team, which has approvals of every state."""
+    team = seeded.tenants[0].team
+    with scope.team(team.pk):
+        return Caller(team=team, key=ApiKey.objects.filter(team=team)[0], secret="")
+
+
+@pytest.fixture
+def decision(team: Caller) -> Decision:
+    """An open decision with arguments of every kind."""
+    decision = add_decision(team, arguments=orjson.dumps(_ARGUMENTS).decode())
+    tool = {"name": "note", "input_schema": _SCHEMA, "description": "Writes a note."}
+    add_items(decision.response, Section.OUTPUT, {"type": "mcp_list_tools", "server_label": "box", "tools": [tool]})
+    return decision
+
+
+def page_of(decision: Decision) -> str:
+    return f"{INBOX}{decision.pk}/"
+
+
+def press_until_focused(visit: Visit, selector: str) -> None:
+    """Press Tab until an element has the focus."""
+    target = visit.page.locator(selector)
+    for _ in range(150):
+        visit.page.keyboard.press("Tab")
+        if target.evaluate("element => element === document.activeElement"):
+            return
+    pytest.fail(f"Tab does not reach {selector}")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_pages_fit_and_are_accessible(
+    scheme: str, width: int, axe: str, browser: Browser, web: WebProcess, team: Caller, decision: Decision
+) -> None:
+    found = []
+    urls = [INBOX, f"{INBOX}?state=decided", f"{INBOX}?state=expired", page_of(decision), "/admin/"]
+    urls.append(f"/admin/responses/response/{decision.response_id}/change/")
+    # The pages' content security policy would block the script of axe-core.
+    with visiting(browser, web.url, person("team_lead", team.team), color_scheme=scheme, bypass_csp=True) as visit:
+        visit.wide(width)
+        for url in urls:
+            assert visit.open(url) == 200
+            found += violations(visit, axe, url)
+            if (pixels := visit.overflow()) > 0:
+                found.append(f"{url}: {pixels} pixels wider than {width}")
+        found += visit.complaints
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_two_clicks_lead_from_home_to_a_decision(
+    width: int, browser: Browser, web: WebProcess, team: Caller, decision: Decision
+) -> None:
+    # Home shows those that expire first.
+    with scope.team(team.team.pk):
+        Decision.objects.filter(pk=decision.pk).update(expires_at=now() + timedelta(minutes=10))
+    with visiting(browser, web.url, person("team_lead", team.team)) as visit:
+        visit.wide(width)
+        visit.open("/admin/")
+        visit.page.locator(f'a[href="{page_of(decision)}"]').click()
+        visit.page.get_by_role("button", name="Approve").click()
+        expect(visit.page.get_by_text("The call was approved.")).to_be_visible()
+        assert visit.page.url.endswith(INBOX)
+        assert visit.complaints == []
+    assert stored(decision).state == "granted"
+
+
+def test_a_decision_needs_only_the_keyboard(
+    browser: Browser, web: WebProcess, team: Caller, decision: Decision
+) -> None:
+    with visiting(browser, web.url, person("team_lead", team.team)) as visit:
+        visit.open(INBOX)
+        press_until_focused(visit, f"#call-{decision.pk}")
+        visit.page.keyboard.press("Enter")
+        visit.page.wait_for_url(f"**{page_of(decision)}")
+        press_until_focused(visit, "summary")
+        visit.page.keyboard.press("Enter")
+        expect(visit.page.locator("details .c-args-text")).to_be_visible()
+        press_until_focused(visit, "textarea[name=reason]")
+        visit.page.keyboard.type("Too expensive.")
+        press_until_focused(visit, "button[value=no]")
+        visit.page.keyboard.press("Enter")
+        expect(visit.page.get_by_text("The call was denied.")).to_be_visible()
+    row = stored(decision)
+    assert (row.state, row.reason) == ("denied", "Too expensive.")
+
+
+def test_a_decision_of_somebody_else_is_shown(
+    browser: Browser, web: WebProcess, team: Caller, decision: Decision
+) -> None:
+    lead = person("team_lead", team.team)
+    with visiting(browser, web.url, lead) as slow, visiting(browser, web.url, person("operator")) as fast:
+        slow.open(page_of(decision))
+        fast.open(page_of(decision))
+        fast.page.get_by_role("button", name="Approve").click()
+        expect(fast.page.get_by_text("The call was approved.")).to_be_visible()
+        slow.page.get_by_role("button", name="Deny").click()
+        expect(slow.page.get_by_text("has already been decided")).to_be_visible()
+        expect(slow.page.get_by_role("button", name="Deny")).to_have_count(0)
+    assert stored(decision).state == "granted"
+
+
+def test_the_inbox_follows_what_happens(browser: Browser, web: WebProcess, team: Caller, decision: Decision) -> None:
+    with visiting(browser, web.url, person("team_lead", team.team)) as visit:
+        visit.open(INBOX)
+        row = visit.page.locator(f"#call-{decision.pk}")
+        row.focus()
+        other = add_decision(team)
+        expect(visit.page.locator(f"#call-{other.pk}")).to_be_visible()
+        # The refresh keeps the focus.
+        assert row.evaluate("element => element === document.activeElement")
+        assert visit.complaints == []
