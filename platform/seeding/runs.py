@@ -194,7 +194,11 @@ class SeedRun:
                 actor=row.decided_by,
                 action=f"approval.{row.state}",
                 target=row.pk,
-                after={"response": self.row.pk, "reason": row.reason},
+                after={
+                    "tool": f"{request['server_label']}.{request['name']}",
+                    "response": self.row.pk,
+                    "reason": row.reason,
+                },
                 request_id=new_id("req", at=self.at),
             )
         )

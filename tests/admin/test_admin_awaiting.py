@@ -4,6 +4,8 @@ from django.test import Client
 from django.urls import reverse
 
 from responses.models import Decision
+from tenants import scope
+from tenants.models import AuditEvent
 from tests.admin.rows import page_url, text
 from tests.support.api import Caller
 from tests.support.decisions import add_decision
@@ -40,3 +42,19 @@ def test_a_decision_made_on_the_page_of_the_response_returns_to_it(lead: Client,
     link = f"{page_of(decision)}?from=response"
     assert link in text(lead.get(url))
     assert lead.post(link, {"approve": "yes", "reason": ""}).headers["Location"] == url
+
+
+def test_the_audit_log_shows_a_decision_and_links_to_it(lead: Client, admin: Client, caller: Caller) -> None:
+    decision = add_decision(caller)
+    lead.post(page_of(decision), {"approve": "no", "reason": "Too expensive."})
+    log = text(admin.get("/admin/tenants/auditevent/?area=approval.&period=24h"))
+    assert ("approval.denied" in log, decision.pk in log) == (True, True)
+    with scope.team(caller.team.pk):
+        event = AuditEvent.objects.get(target=decision.pk)
+    assert event.after == {"tool": "box.note", "response": decision.response_id, "reason": "Too expensive."}
+    assert "Too expensive." in text(admin.get(f"/admin/tenants/auditevent/{event.pk}/change/"))
+    assert admin.get(f"/admin/go/{decision.pk}").headers["Location"] == page_of(decision)
+
+
+def test_an_approval_of_another_team_is_not_found(stranger: Client, caller: Caller) -> None:
+    assert stranger.get(f"/admin/go/{add_decision(caller).pk}", follow=True).status_code == 404

@@ -11,6 +11,7 @@ from responses.lifecycle import queue
 from responses.models import IS_AWAITED, Decision, DecisionState, Response, ToolCall
 from responses.runs import access, selectors
 from responses.runs.decisions import notices
+from responses.runs.decisions.listing import subject_of
 from responses.runs.identity import RequestInfo
 from tenants import scope
 from tenants.audit import audit
@@ -82,7 +83,7 @@ def decide(
             actor=actor,
             action=f"approval.{state.value}",
             target=row.pk,
-            after={"response": response_id, "reason": reason},
+            after={"tool": subject_of(row).tool, "response": response_id, "reason": reason},
             request_id=request.request_id,
         )
         notices.announce_decision(row, state)

@@ -8,6 +8,7 @@ from engine.events.response_body import failed
 from responses.lifecycle import cancel
 from responses.models import IS_AWAITED, Decision, DecisionState, Response
 from responses.runs.decisions import notices
+from responses.runs.decisions.listing import subject_of
 from responses.runs.identity import RequestInfo
 from tenants import scope
 from tenants.audit import audit
@@ -48,7 +49,7 @@ def _expire(response_id: str, team_id: str) -> bool:
                 actor=ACTOR,
                 action="approval.expired",
                 target=row.pk,
-                after={"response": response_id},
+                after={"tool": subject_of(row).tool, "response": response_id},
             )
             notices.announce_decision(row, DecisionState.EXPIRED)
         if not rows or has_ended:

@@ -31,7 +31,7 @@ from unfold.dataclasses import SearchResult
 from console.widgets import created_near
 from containers.models import Container, ContainerFile
 from conversations.models import Conversation, File, Item, Placement, Section, Upload
-from responses.models import ChatCompletion, PromptTemplate, Response, ToolCall
+from responses.models import HAS_WAITED, ChatCompletion, Decision, PromptTemplate, Response, ToolCall
 from responses.models.batches import Batch, BatchLine
 from responses.models.vector_stores import VectorStore, VectorStoreBatch
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
@@ -201,6 +201,13 @@ def _event(request: HttpRequest, public_id: str) -> str | None:
     return _first(request, WebhookDelivery, team_id__in=teams, created_at__range=near, event_id=public_id)
 
 
+def _approval(request: HttpRequest, public_id: str) -> str | None:
+    """Return the page of an approval for which a response waits or has waited."""
+    # The other approvals have no page, and their request is found as an item.
+    rows = Decision.objects.filter(HAS_WAITED, pk=public_id, team_id__in=_teams(request))
+    return reverse("console:approval", args=[public_id]) if rows.exists() else None
+
+
 def _key(request: HttpRequest, public_id: str) -> str | None:
     """Return the page of an API key, found by the visible part or the complete key."""
     match = _KEY.fullmatch(public_id.replace("...", "…"))
@@ -224,6 +231,7 @@ ID_KINDS = (
     IdKind(("conv_",), "a conversation", _by_pk(Conversation)),
     IdKind(("req_",), "a request", _request),
     IdKind(("call_",), "a tool call", _call),
+    IdKind(("mcpr_",), "an approval", _approval),
     IdKind(("evt_",), "a webhook event", _event),
     IdKind(("we_",), "a webhook endpoint", _by_pk(WebhookEndpoint)),
     IdKind(("key_",), "an API key", _by_pk(ApiKey)),
