@@ -80,7 +80,7 @@
                     status.textContent = 'The run has ended.';
                     setTimeout(() => location.reload(), RELOAD_MS);
                 } else {
-                    status.textContent = 'In progress. New output appears here.';
+                    status.textContent = 'New output appears here.';
                 }
             };
             socket.onclose = (event) => {

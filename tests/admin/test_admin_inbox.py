@@ -46,7 +46,8 @@ def test_each_state_has_its_own_view(lead: Client, caller: Caller) -> None:
     expired = add_decision(caller, state="expired", answered_at=now())
     assert links(lead, INBOX) == [waiting.pk]
     assert links(lead, f"{INBOX}?state=decided") == [granted.pk, denied.pk]
-    assert "user:ann" in text(lead.get(f"{INBOX}?state=decided"))
+    decided = text(lead.get(f"{INBOX}?state=decided"))
+    assert ("user:ann" in decided, "Approved</b>" in decided, "Denied</b>" in decided) == (True, True, True)
     assert links(lead, f"{INBOX}?state=expired") == [expired.pk]
 
 

@@ -29,6 +29,7 @@ from tenants.console.viewer import Viewer
 
 DECIDERS: Roles = LEADS | OPERATORS
 _MAX_TEAMS = 200
+_OUTCOMES = {DecisionState.GRANTED.value: "Approved"}
 _TONES = {
     DecisionState.GRANTED.value: "success",
     DecisionState.DENIED.value: "danger",
@@ -79,6 +80,7 @@ def _shown(viewer: Viewer, entry: InboxRow) -> dict[str, Any]:
     return {
         "row": row,
         "subject": entry.subject,
+        "outcome": _OUTCOMES.get(row.state, row.get_state_display()),
         "tone": _TONES.get(row.state, ""),
         "requested": when(row.asked_at),
         "expires": when(row.expires_at),
@@ -134,7 +136,7 @@ def approval(request: HttpRequest, viewer: Viewer, decision_id: str) -> HttpResp
 def _outcome(row: Decision) -> str:
     """Return why nobody can decide any more; empty for an open decision."""
     if row.state != DecisionState.ASKED:
-        return row.get_state_display()
+        return _OUTCOMES.get(row.state, row.get_state_display())
     if row.expires_at is None:
         return "Answered by the client in a later request"
     if row.response.ended_at is not None:

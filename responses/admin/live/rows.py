@@ -22,6 +22,7 @@ from tenants.console.viewer import Viewer
 # A lease lasts 30 seconds by default, and an idle worker claims immediately. So a minute without a lease or a claim is
 # unusual.
 STUCK_AFTER = timedelta(seconds=60)
+_DAY = timedelta(days=1)
 _STEP_TONES = {
     **dict.fromkeys(("stop", "tool_calls", "completed", "returned", "compacted"), "good"),
     **dict.fromkeys(("failed", "abandoned", "outcome_unknown", "error", "refused"), "bad"),
@@ -97,7 +98,7 @@ def _row_json(row: RunRow, viewer: Viewer, *, team: str, at: datetime) -> RowJso
         "worker": response.lease_owner or "–",
         "renewed": None if response.lease_until is None else _ms(_renewed_at(response.lease_until)),
         "attempt": response.attempt if response.background else "–",
-        "step": _waits_for(row) if row.is_waiting else " · ".join([turn, *dict.fromkeys(row.active_calls)]),
+        "step": _waits_for(row, at=at) if row.is_waiting else " · ".join([turn, *dict.fromkeys(row.active_calls)]),
         "approval": reverse("console:approval", args=[row.decision_id]) if row.decision_id else "",
         "tokens": f"{compact(response.input_tokens)} / {compact(response.output_tokens)}",
         "event": row.log_tail.last_event if row.log_tail.last_event >= 0 else "–",
@@ -122,10 +123,11 @@ def _row_json(row: RunRow, viewer: Viewer, *, team: str, at: datetime) -> RowJso
     }
 
 
-def _waits_for(row: RunRow) -> str:
+def _waits_for(row: RunRow, *, at: datetime) -> str:
     until = row.response.waits_until
     if row.response.awaits_decision and until is not None:
-        return f"until {until.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+        # The column has no room for both the day and the time.
+        return f"until {until.astimezone(UTC):{'%H:%M UTC' if until - at < _DAY else '%d %b'}}"
     return planned_start(row.response) or "waiting for a worker"
 
 
@@ -177,7 +179,7 @@ def _state(row: RunRow) -> tuple[str, str]:
     if response.status == Status.QUEUED:
         return "queued", "waiting"
     if response.awaits_decision:
-        return AWAITING_APPROVAL, "tool"
+        return AWAITING_APPROVAL, "approval"
     if row.is_waiting:
         return "requeued", "waiting"
     return ("tool", "tool") if row.active_calls else ("in progress", "running")
