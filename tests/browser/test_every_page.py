@@ -43,6 +43,7 @@ KEY_PAGES = {
     "team": "/admin/tenants/team/{team}/change/",
     "playground": "/admin/playground/",
     "running jobs": "/admin/live/",
+    "approvals": "/admin/approvals/",
     "webhooks": "/admin/responses/webhookdelivery/",
     "audit log": "/admin/tenants/auditevent/",
     "model routes": "/admin/routes/",
