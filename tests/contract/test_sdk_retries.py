@@ -49,6 +49,7 @@ RAISED = {
 }
 # Errors whose arguments differ from those of the others.
 EXAMPLES: list[ApiError] = [
+    errors.ApprovalAwaited("mcpr_1", response_id="resp_1", param="input"),
     errors.MissingParameter("input"),
     errors.UnknownParameter("inputs", suggestion="input"),
     errors.InvalidType("n", expected="an integer", got="a string"),

@@ -114,6 +114,7 @@ def test_only_expired_decisions_expire(caller: Caller) -> None:
     assert (delivery.object_id, delivery.data["decision"]) == (late.pk, "expired")
 
 
+@pytest.mark.usefixtures("no_worker")
 def test_claims_do_not_read_waiting_responses(caller: Caller) -> None:
     decisions = [add_decision(caller) for _ in range(3)]
     mine = {decision.response_id for decision in decisions}

@@ -23,6 +23,7 @@ SERVED = [
     "/organization/projects/x/spend_limit",
     "/organization/projects/x/users",
     "/organization/projects/x/users/x",
+    "/responses/x/approvals/x",
     "/responses/x/cancel",
     "/skills/x",
     "/uploads/x/cancel",

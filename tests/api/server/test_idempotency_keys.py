@@ -277,6 +277,7 @@ def test_an_invalid_key_is_refused(api: Api, script: Script, key: str) -> None:
     assert script.received == []
 
 
+@pytest.mark.usefixtures("no_worker")
 def test_a_background_response_is_created_once(api: Api, script: Script) -> None:
     body, key = body_of("/responses", script, background=True), new_key()
     first, second = (send(api, "/responses", body, key) for _ in range(2))
