@@ -104,7 +104,7 @@ class ToolHour(Hour):
 
     kind = models.CharField(max_length=40, default="")
     name = models.CharField(max_length=200, default="")
-    status = models.CharField(max_length=12, default="")
+    status = models.CharField(max_length=20, default="")
     calls = models.PositiveBigIntegerField(default=0)
     failed = models.PositiveBigIntegerField(default=0)
     duration = ArrayField(models.IntegerField(), default=list)

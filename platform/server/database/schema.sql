@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 7e09a1b29c3781897dc37738ef068a7a7e4f34d1d21205b5e2b3afededf82b6e
+-- PostgreSQL 18, migrations 71db42d57c24a9adfd7a0a03bf2f347be4a4a48e0305cd7ca2d66796de1dcf37
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -909,7 +909,7 @@ CREATE TABLE public.responses_toolhour (
     team_id character varying(64) COLLATE pg_catalog."C",
     kind character varying(40) NOT NULL,
     name character varying(200) NOT NULL,
-    status character varying(12) NOT NULL,
+    status character varying(20) NOT NULL,
     calls bigint NOT NULL,
     failed bigint NOT NULL,
     duration integer[] NOT NULL,
@@ -2469,30 +2469,31 @@ INSERT INTO public.django_migrations (id, app, name, applied) VALUES
 	(41, 'responses', '0007_waiting_runs', now()),
 	(42, 'responses', '0008_unknown_outcomes', now()),
 	(43, 'responses', '0009_approval_inbox', now()),
-	(44, 'sessions', '0001_initial', now()),
-	(45, 'skills', '0001_initial', now()),
-	(46, 'socialaccount', '0001_initial', now()),
-	(47, 'socialaccount', '0002_token_max_lengths', now()),
-	(48, 'socialaccount', '0003_extra_data_default_dict', now()),
-	(49, 'socialaccount', '0004_app_provider_id_settings', now()),
-	(50, 'socialaccount', '0005_socialtoken_nullable_app', now()),
-	(51, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
-	(52, 'tenants', '0002_download_images', now()),
-	(53, 'tenants', '0003_cost_maxima', now()),
-	(54, 'tenants', '0004_clock_of_database', now()),
-	(55, 'tenants', '0005_upstream_credentials', now()),
-	(56, 'tenants', '0006_model_provider_choices', now()),
-	(57, 'tenants', '0007_model_targets', now()),
-	(58, 'tenants', '0008_model_assistant_prefix', now()),
-	(59, 'tenants', '0009_allow_fallback_models', now()),
-	(60, 'tenants', '0010_model_shutdown_date', now()),
-	(61, 'tenants', '0011_model_serves', now()),
-	(62, 'tenants', '0012_usage_record_failed_targets', now()),
-	(63, 'tenants', '0013_target_limits', now()),
-	(64, 'tenants', '0014_required_approvals', now()),
-	(65, 'tenants', '0015_approval_notifications', now()),
-	(66, 'tenants', '0016_connector_effect_ids', now()),
-	(67, 'usersessions', '0001_initial', now());
+	(44, 'responses', '0010_tool_hour_status', now()),
+	(45, 'sessions', '0001_initial', now()),
+	(46, 'skills', '0001_initial', now()),
+	(47, 'socialaccount', '0001_initial', now()),
+	(48, 'socialaccount', '0002_token_max_lengths', now()),
+	(49, 'socialaccount', '0003_extra_data_default_dict', now()),
+	(50, 'socialaccount', '0004_app_provider_id_settings', now()),
+	(51, 'socialaccount', '0005_socialtoken_nullable_app', now()),
+	(52, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
+	(53, 'tenants', '0002_download_images', now()),
+	(54, 'tenants', '0003_cost_maxima', now()),
+	(55, 'tenants', '0004_clock_of_database', now()),
+	(56, 'tenants', '0005_upstream_credentials', now()),
+	(57, 'tenants', '0006_model_provider_choices', now()),
+	(58, 'tenants', '0007_model_targets', now()),
+	(59, 'tenants', '0008_model_assistant_prefix', now()),
+	(60, 'tenants', '0009_allow_fallback_models', now()),
+	(61, 'tenants', '0010_model_shutdown_date', now()),
+	(62, 'tenants', '0011_model_serves', now()),
+	(63, 'tenants', '0012_usage_record_failed_targets', now()),
+	(64, 'tenants', '0013_target_limits', now()),
+	(65, 'tenants', '0014_required_approvals', now()),
+	(66, 'tenants', '0015_approval_notifications', now()),
+	(67, 'tenants', '0016_connector_effect_ids', now()),
+	(68, 'usersessions', '0001_initial', now());
 
 SELECT pg_catalog.setval('public.account_emailaddress_id_seq', 1, false);
 
@@ -2518,7 +2519,7 @@ SELECT pg_catalog.setval('public.django_admin_log_id_seq', 1, false);
 
 SELECT pg_catalog.setval('public.django_content_type_id_seq', 84, true);
 
-SELECT pg_catalog.setval('public.django_migrations_id_seq', 67, true);
+SELECT pg_catalog.setval('public.django_migrations_id_seq', 68, true);
 
 SELECT pg_catalog.setval('public.idempotency_answerchunk_id_seq', 1, false);
 

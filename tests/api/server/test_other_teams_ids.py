@@ -26,6 +26,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "/chat/completions/{completion_id}": {"metadata": {}},
     "/conversations/{conversation_id}": {"metadata": {}},
     "/conversations/{conversation_id}/items": {"items": [{"role": "user", "content": "Hi"}]},
+    "/responses/{response_id}/approvals/{approval_request_id}": {"approve": True},
     "/uploads/{upload_id}/complete": {"part_ids": ["part_1"]},
     "/vector_stores/{vector_store_id}/search": {"query": "apples"},
     "/vector_stores/{vector_store_id}/files": {"file_id": "file-1"},
@@ -63,6 +64,7 @@ def owned(api: Api, script: Script) -> dict[str, str]:
         )
     return {
         "response_id": response,
+        "approval_request_id": "mcpr_1",
         "conversation_id": conversation,
         "item_id": ids(api, conversation)[0],
         "completion_id": chat,
