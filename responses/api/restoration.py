@@ -19,6 +19,7 @@ from responses.runs import follow, selectors
 from tenants import scope
 from tenants.principal import Principal
 
+_ENDPOINT = "responses"
 _PAUSE_SECONDS = 0.25
 # The sweeper ends the run of a dead process once its lease has expired.
 _LEASES = 4
@@ -28,15 +29,17 @@ _LOST = "The server stopped before it had answered the request."
 async def restore(principal: Principal, claimed: Claim, *, is_stream: bool) -> Execute | None:
     """Return how to answer a request from its response, or None if the request has to be executed again.
 
-    It is executed again if it has left no response, or one that has failed without a hosted call.
+    It is executed again if it has left no response that can be returned, and has made no hosted call.
     """
     response = await _ended(claimed)
     if response is None:
         return None
-    has_answer = response.stored and response.status not in {Status.FAILED, Status.CANCELLED}
+    # Other endpoints that create responses, such as Messages, answer in another format.
+    is_readable = response.stored and response.endpoint == _ENDPOINT
+    has_answer = is_readable and response.status not in {Status.FAILED, Status.CANCELLED}
     if not has_answer and not await had_effects(claimed):
         return None
-    if not response.stored:
+    if not is_readable:
         return partial(send_error, ServerError(_LOST))
     if is_stream:
         return partial(_stream, principal, response)

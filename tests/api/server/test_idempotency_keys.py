@@ -367,6 +367,18 @@ def test_a_completed_response_whose_answer_was_lost_is_returned(api: Api, http: 
     assert len(script.received) == 1
 
 
+def test_a_message_whose_answer_was_lost_is_written_again(api: Api, script: Script) -> None:
+    """The response that it has left is not in the format of Messages."""
+    script.say("Hello").say("Hello")
+    body, key = body_of("/messages", script), new_key()
+    send(api, "/messages", body, key)
+    with scope.team(api.caller.team.pk):
+        AnswerChunk.objects.all().delete()
+        IdempotentRequest.objects.update(state="running", lease_until=now() - timedelta(hours=1))
+    assert send(api, "/messages", body, key).json()["type"] == "message"
+    assert len(script.received) == 2
+
+
 def test_a_broken_answer_of_a_form_is_not_confused_with_another(api: Api, script: Script) -> None:
     """Bodies that are not JSON are compared by their bytes."""
     key = new_key()
