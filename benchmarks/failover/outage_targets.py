@@ -33,7 +33,7 @@ _TURN = (8.0, 20.0)
 
 
 class State(StrEnum):
-    """What a target does."""
+    """The state of a target."""
 
     RUNNING = "running"
     KILLED = "killed"

@@ -128,7 +128,7 @@ class IdempotencyLayer:
 async def recorded(
     request: KeyedRequest, execute: Execute, restoration: Restoration, principal: Principal, *, is_stream: bool
 ) -> tuple[Recording, bool]:
-    """Return the answer of a request, which has begun, and whether this call has executed it.
+    """Return the answer of a request, and whether this call has executed it. The answer has begun, or is lost.
 
     Raises the error of a key that was used for another request, or whose answer was not stored.
     """

@@ -104,7 +104,7 @@ def claim(request: KeyedRequest) -> Claim | str:
         IdempotentRequest.objects.bulk_create([row], ignore_conflicts=True)
         found = same.first()
         if found is None:
-            # An expired row has been replaced meanwhile, or deleted: nobody executes the request.
+            # The row of another process was deleted meanwhile, so that no process executes the request.
             return claim(request)
         if found.pk == row.pk:
             return Claim(id=row.pk, team_id=request.team_id, request_id=request.request_id)

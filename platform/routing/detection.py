@@ -32,7 +32,7 @@ class Support(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDetails:
-    """What is known about a model."""
+    """The known properties of a model."""
 
     context_window: int | None = None
     tools: Support = Support.UNKNOWN

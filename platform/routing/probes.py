@@ -41,7 +41,7 @@ _WEATHER = "What is the weather in Lisbon? Use the tool."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What the calls to a model have found. `notes` are the reasons for an answer other than yes, by ability."""
+    """The findings of the calls to a model. `notes` are the reasons for an answer other than yes, by ability."""
 
     details: ModelDetails
     notes: Mapping[str, str]

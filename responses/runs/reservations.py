@@ -164,7 +164,7 @@ class CallReservation:
         self._id = reservation_id
         self._demand = Demand()
         self.grant: Grant | None = None
-        """What was granted; None without limits, and after the settlement."""
+        """The grant; None without limits, and after the settlement."""
         # Those of the call's further requests.
         self._further: list[CallReservation] = []
 

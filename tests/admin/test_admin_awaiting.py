@@ -1,4 +1,4 @@
-"""Where the console shows that a response awaits approval: lists, the page of the response, and the running jobs."""
+"""The label of responses that await approval: in lists, on the page of the response, and among the running jobs."""
 
 from django.test import Client
 from django.urls import reverse

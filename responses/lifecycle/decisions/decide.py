@@ -20,7 +20,7 @@ from tenants.principal import Principal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a person has decided about a call. The model reads the reason of a denial."""
+    """A person's decision about a call. The model reads the reason of a denial."""
 
     approve: bool
     reason: str = ""

@@ -1,4 +1,4 @@
-"""What hosted calls did is in the conversation, however the run ended that made them."""
+"""Hosted calls and their results are in the conversation, however the run that made them has ended."""
 
 import signal
 from collections.abc import Iterator
