@@ -50,5 +50,6 @@ def test_the_example_error_is_the_error_of_a_misspelt_parameter(api: Api) -> Non
 
 
 def test_the_tool_with_a_connector_is_valid() -> None:
-    [documented] = [one.text for one in blocks(ROOT / "docs/howto/mcp.md") if one.language == "json"]
-    assert McpToolParam.model_validate_json(documented).connector_id == "wiki"
+    documents = [one.text for one in blocks(ROOT / "docs/howto/mcp.md") if one.language == "json"]
+    [tool] = [text for text in documents if json.loads(text).get("type") == "mcp"]
+    assert McpToolParam.model_validate_json(tool).connector_id == "wiki"
