@@ -15,13 +15,19 @@ from typing_extensions import override
 from core.crypto import keyed_digest
 from tenants import scope, services
 from tenants.models import ApiKey, Model, Team, Upstream
+from tenants.prices import PriceList
 
 _TEAM = "demo"
 _ADMIN = "admin"
 _MODEL_FILE = "model-file"
 _LLAMA_CAPABILITIES = {"forced_tool_choice": False}
 _EMBEDDING_MODEL = "demo-embedding"
-_DEMO_MODELS = ("demo", "demo-reasoning", _EMBEDDING_MODEL)
+# US dollars per million tokens, so that keys with a hard budget can use the models, and pages about spend have data.
+_DEMO_PRICES = {
+    "demo": PriceList.simple(input="0.25", cached_input="0.025", output="2"),
+    "demo-reasoning": PriceList.simple(input="1.10", output="4.40"),
+    _EMBEDDING_MODEL: PriceList.simple(input="0.02"),
+}
 # Models that the demo upstream had in 0.2.0.
 _FORMER_IMAGE_MODEL = "demo-image"
 _FORMER_MODELS = (_FORMER_IMAGE_MODEL, "demo-speech", "demo-transcribe")
@@ -53,7 +59,8 @@ class Command(BaseCommand):
             )
             Model.objects.filter(upstream__name="demo").update(enabled=False)
         elif options["demo_upstream"]:
-            services.add_upstream(name="demo", base_url=options["demo_upstream"], models=_DEMO_MODELS)
+            services.add_upstream(name="demo", base_url=options["demo_upstream"], models=[*_DEMO_PRICES])
+            _set_demo_prices()
             Model.objects.filter(upstream__name="demo").update(enabled=~Q(name__in=_FORMER_MODELS))
             Upstream.objects.filter(name="default").update(is_default=False)
         _route_model_file(options["model_file_url"], name=options["model_file_name"], key=options["model_file_key"])
@@ -74,6 +81,12 @@ class Command(BaseCommand):
             "upstreams": _upstreams(),
         }
         self.stdout.write(json.dumps(shown) if options["json"] else key)
+
+
+def _set_demo_prices() -> None:
+    # Models that were created by an earlier version get prices too. Prices that an operator has set stay.
+    for model in Model.objects.filter(upstream__name="demo", name__in=_DEMO_PRICES, price_entries=None):
+        services.set_prices(model, _DEMO_PRICES[model.name].entries)
 
 
 def _route_model_file(url: str, *, name: str, key: str) -> None:
