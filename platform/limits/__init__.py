@@ -18,7 +18,7 @@ from limits.guard import (
     status,
     status_sync,
 )
-from limits.values import LEAST_OUTPUT, BudgetUse, Cost, Demand, Grant, LimitUse, end_user_of
+from limits.values import LEAST_OUTPUT, BudgetUse, Cost, Demand, Grant, LimitUse, UnknownPrice, end_user_of
 
 __all__ = [
     "LEAST_OUTPUT",
@@ -27,6 +27,7 @@ __all__ = [
     "Demand",
     "Grant",
     "LimitUse",
+    "UnknownPrice",
     "applying",
     "applying_sync",
     "end_user_of",

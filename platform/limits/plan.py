@@ -19,7 +19,7 @@ from core.errors import (
 from core.periods import bounds, microseconds
 from limits.rebuild import UNITS, subjects
 from limits.script import Reply
-from limits.values import BudgetUse, Demand, Grant, LimitStatus, LimitUse, TakenRate
+from limits.values import BudgetUse, Demand, Grant, LimitStatus, LimitUse, TakenRate, UnknownPrice
 from tenants.models import Period
 from tenants.principal import BudgetLimit, Principal, SubjectLimits
 
@@ -28,6 +28,10 @@ MINUTE, DAY = 60_000_000, 86_400_000
 UNSTATED_TOKENS = 4_096
 # Under a hard budget, such a call may use at most this many tokens: the budget needs a maximum cost.
 UNSTATED_MAXIMUM = 16_384
+_REMEDY = (
+    "Use a model with a price, or ask an operator to set its prices (`manage.py set_price`, or the page of the model "
+    "in the console) or to allow unknown prices in the budget."
+)
 _PERIODS = tuple(Period.values)
 _COUNTS = {"concurrent_runs": "runs", "queued_runs": "queued", "open_streams": "streams"}
 _NAMES = {
@@ -285,11 +289,12 @@ def _amounts(demand: Demand, budgets: Sequence[_Budget], most: int | None) -> tu
         largest = UNSTATED_MAXIMUM if most is None else min(most, UNSTATED_MAXIMUM)
         worst = demand.cost(demand.input_tokens, largest)
         smallest = demand.cost(demand.input_tokens, min(demand.least_output_tokens, largest))
-    if worst is not None and smallest is not None:
+    if not isinstance(worst, UnknownPrice) and not isinstance(smallest, UnknownPrice):
         return _units(worst), _units(smallest)
     refusing = [limit.subject for limit in budgets if not limit.budget.allows_unknown_prices]
     if refusing:
-        raise PriceUnknown(f"The model has no price, so the hard budget of {whose(refusing[0])} cannot cover the call.")
+        unknown = worst if isinstance(worst, UnknownPrice) else smallest
+        raise PriceUnknown(f"{unknown}, so the hard budget of {whose(refusing[0])} cannot cover the call. {_REMEDY}")
     return 0, None
 
 
@@ -477,7 +482,8 @@ def _covered(demand: Demand, units: int, most: int) -> int:
     while low < high:
         middle = (low + high + 1) // 2
         cost = demand.cost(demand.input_tokens, middle)
-        low, high = (middle, high) if cost is not None and _units(cost) <= units else (low, middle - 1)
+        is_covered = not isinstance(cost, UnknownPrice) and _units(cost) <= units
+        low, high = (middle, high) if is_covered else (low, middle - 1)
     return low
 
 

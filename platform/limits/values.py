@@ -7,6 +7,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from typing_extensions import override
+
 from core.clock import shared_now
 from tenants.models import ReservationKind
 from tenants.models.limits import END_USER_LENGTH
@@ -14,8 +16,26 @@ from tenants.principal import SubjectKind
 
 # The minimum of `max_output_tokens`: a call with less output is not worth its cost.
 LEAST_OUTPUT = 16
-Cost = Callable[[int, int], Decimal | None]
-"""Function that returns the maximum cost of a call with these input and output tokens; None if it has no price."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownPrice:
+    """The maximum cost of a call that a model without a price may serve.
+
+    `has_priced_target`: other targets of the model have a price.
+    """
+
+    model: str
+    has_priced_target: bool = False
+
+    @override
+    def __str__(self) -> str:
+        place = " at one of its upstreams" if self.has_priced_target else ""
+        return f"The model '{self.model}' has no price{place}"
+
+
+Cost = Callable[[int, int], Decimal | UnknownPrice]
+"""Function that returns the maximum cost of a call with these input and output tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

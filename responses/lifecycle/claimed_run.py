@@ -61,7 +61,7 @@ class ClaimedRun:
             await reservation.reserve(self.assembled.run.next_request())
             await reservation.leave_queue()
         except (RequestTooLargeForLimit, PriceUnknown) as never:
-            failure = Failure.of(RateLimited(never.message), status=never.status)
+            failure = Failure.of_refusal(never)
             await in_db_thread(partial(_end, self.stored, failure))
             return False
         except (RateLimited, LimitsUnavailable) as refused:

@@ -19,6 +19,7 @@ import orjson
 
 from engine.compaction import token_estimate
 from engine.turn import TurnRequest
+from limits import UnknownPrice
 from tenants.capabilities import Capabilities
 from tenants.prices import Maxima, PriceList, Unbounded
 
@@ -65,11 +66,16 @@ def _largest(maxima: Iterable[int | None]) -> int | None:
     return None if None in known else max(filter(None, known), default=0)
 
 
-def worst_cost(prices: Iterable[PriceList], most: Maxima, tiers: Collection[str] | None) -> Decimal | None:
-    """Return the highest cost of a call that may be charged by any of several price lists; None if one has no price."""
-    costs = [listed.worst_cost(most, tiers=tiers) for listed in prices]
-    known = [cost for cost in costs if cost is not None]
-    return max(known) if len(known) == len(costs) else None
+def worst_cost(
+    prices: Iterable[tuple[str, PriceList]], most: Maxima, tiers: Collection[str] | None
+) -> Decimal | UnknownPrice:
+    """Return the highest cost of a call that may be charged by any of several price lists, each with its model."""
+    costs = [(model, listed.worst_cost(most, tiers=tiers)) for model, listed in prices]
+    known = {model: cost for model, cost in costs if cost is not None}
+    unpriced = next((model for model, cost in costs if cost is None), None)
+    if unpriced is not None:
+        return UnknownPrice(unpriced, has_priced_target=unpriced in known)
+    return max(cost for _, cost in costs if cost is not None)
 
 
 def of_text(size: int) -> Maxima:

@@ -451,7 +451,8 @@ class RunReservation:
         Return None if the call must wait, because calls in progress have reserved the amount that it needs.
         """
         identity = self._identity
-        listed = (prices.worst_cost_of_call(price_key) for prices in (*self._prices, identity.tool_prices))
+        lists = [*(prices for _, prices in self._prices), identity.tool_prices]
+        listed = (prices.worst_cost_of_call(price_key) for prices in lists)
         cost = max((worst for worst in listed if worst is not None), default=Decimal(0))
         if not cost or not self._has_budget:
             return Execute()
@@ -551,9 +552,10 @@ class RunReservation:
         return lambda _, output: cost_bounds.worst_cost(prices, replace(most, output_tokens=output), tiers)
 
     @property
-    def _prices(self) -> Sequence[PriceList]:
-        """The price lists by which the next call may be charged."""
-        return [prices for _, prices in self._identity.targets] or [self._identity.prices]
+    def _prices(self) -> Sequence[tuple[str, PriceList]]:
+        """The price lists by which the next call may be charged, each with the name of its model."""
+        identity = self._identity
+        return [(target.model, prices) for target, prices in identity.targets] or [(identity.model, identity.prices)]
 
     @property
     def _has_budget(self) -> bool:

@@ -14,7 +14,7 @@ from core.ids import new_id
 from engine.converter.base import reported_usage
 from engine.steps import estimated_usage
 from engine.turn import Attempt, Usage
-from limits import LEAST_OUTPUT, Demand, end_user_of
+from limits import LEAST_OUTPUT, Demand, UnknownPrice, end_user_of
 from limits.throttle import is_limited
 from providers.clients import Form, PostOptions, post
 from providers.http_client import Answer
@@ -246,12 +246,12 @@ class RoutedCall:
         self.reservations.append(reservation)
         return grant.max_output_tokens if grant is not None else None
 
-    def _worst_cost(self, _: int, output_tokens: int, *, sent: str = "") -> Decimal | None:
+    def _worst_cost(self, _: int, output_tokens: int, *, sent: str = "") -> Decimal | UnknownPrice:
         # This function is called only if a hard budget applies.
         maxima = cost_bounds.with_text(self._most(), sent)
         if maxima.output_tokens is None:
             maxima = replace(maxima, output_tokens=output_tokens)
-        prices = [route.prices for route in self.targets or (self.route,)]
+        prices = [(route.model, route.prices) for route in self.targets or (self.route,)]
         return cost_bounds.worst_cost(prices, maxima, possible_tiers(self._service_tier))
 
     async def reserve_again(self, sent: str = "") -> bool:

@@ -22,7 +22,7 @@ from core.errors import InsufficientQuota, LimitsUnavailable, PriceUnknown, Rate
 from launcher.address import any_free_port
 from limits import guard, rejections, script, sweeper
 from limits.rebuild import read_state
-from limits.values import Demand, Grant
+from limits.values import Demand, Grant, UnknownPrice
 from responses.lifecycle.sweeper import drop_lost_reservations
 from responses.models import Mode, Response, Status
 from tenants import directory, scope
@@ -203,8 +203,8 @@ def test_an_unset_output_limit_is_derived_from_the_budget(database: None, caller
 
 def test_a_call_without_a_price_is_refused_under_a_hard_budget(database: None, caller: Caller) -> None:
     limit(caller, budget="1")
-    with pytest.raises(PriceUnknown, match="the hard budget of your API key"):
-        reserve(caller, call(10, cost=lambda _input, _output: None))
+    with pytest.raises(PriceUnknown, match=r"^The model 'unpriced' has no price, so the hard budget of your API key"):
+        reserve(caller, call(10, cost=lambda _input, _output: UnknownPrice("unpriced")))
 
 
 def test_the_same_id_replaces_its_reservation(database: None, caller: Caller) -> None:
