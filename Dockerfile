@@ -1,4 +1,4 @@
-# The image of all processes: docker build --tag responses-platform .
+# The image of all processes: docker build --tag responses-platform:local .
 # Its argument is a command of manage.py: web, worker, beat, migrate, sandbox, prepare_database, healthcheck…
 # tests/deployment/test_image.py executes these instructions in an empty Debian and starts every process from the result.
 ARG DEBIAN=trixie
