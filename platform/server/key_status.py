@@ -1,6 +1,7 @@
 """Permissions, remaining limits and remaining budgets of a key, for `GET /v1/me`."""
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
@@ -20,8 +21,8 @@ from responses.rollups.queries import RollupQuery, fetch_rows
 from responses.rollups.sources import CALLS
 from responses.rollups.spending import end_of_sums
 from tenants import scope
-from tenants.models import AdminKey, ApiKey, Team, UsageRecord
-from tenants.principal import BudgetLimit, Principal, SubjectLimits
+from tenants.models import AdminKey, ApiKey, Period, Team, UsageRecord
+from tenants.principal import BudgetLimit, Principal, SubjectKind, SubjectLimits
 
 Subject = Annotated[str, one_of("team", "key", "end_user")]
 Dollars = Annotated[Any, WithJsonSchema({"type": "number"})]
@@ -76,6 +77,18 @@ class MeBudget(TypedDict):
     period_end: int
 
 
+class MeSpend(TypedDict):
+    """The cost of the requests of the team or the key in the current period, with or without a budget."""
+
+    subject: Annotated[str, one_of("team", "key")]
+    subject_id: str
+    period: Annotated[str, one_of("day", "week", "month")]
+    spent: Dollars
+    currency: Literal["usd"]
+    period_start: int
+    period_end: int
+
+
 class Me(TypedDict):
     """The key of the request."""
 
@@ -88,6 +101,7 @@ class Me(TypedDict):
     allowed_tools: list[str]
     limits: list[MeLimit]
     budgets: list[MeBudget]
+    spend: list[MeSpend]
 
 
 def key_status(principal: Principal, *, end_user: str = "") -> Me:
@@ -98,14 +112,19 @@ def key_status(principal: Principal, *, end_user: str = "") -> Me:
     if principal.is_admin:
         with scope.every_team():
             admin_key = AdminKey.objects.get(pk=principal.key_id)
-        return _status(principal, admin_key, team=None, used=[], budgets=[])
+        return _status(principal, admin_key, team=None, used=[], budgets=[], spend=[])
     state = limits.status_sync(principal, end_user)
     applying = limits.applying_sync(principal, end_user)
     with scope.team(principal.team_id):
         key = ApiKey.objects.select_related("team").get(pk=principal.key_id)
         used = [_limit(use) for use in state.limits] + [*_other_limits(principal, applying)]
         budgets = [*state.budgets, *_soft_budgets(principal, applying)]
-        return _status(principal, key, team=key.team, used=used, budgets=[_budget(use) for use in budgets])
+        subjects: tuple[tuple[SubjectKind, str], ...] = (("team", principal.team_id), ("key", principal.key_id))
+        spend = [
+            _spend(principal, kind, subject_id, period) for kind, subject_id in subjects for period in Period.values
+        ]
+        shown = [_budget(use) for use in budgets]
+        return _status(principal, key, team=key.team, used=used, budgets=shown, spend=spend)
 
 
 def _status(
@@ -115,6 +134,7 @@ def _status(
     team: Team | None,
     used: list[MeLimit],
     budgets: list[MeBudget],
+    spend: list[MeSpend],
 ) -> Me:
     models = principal.allowed_models
     return {
@@ -134,6 +154,7 @@ def _status(
         "allowed_tools": sorted(principal.tools),
         "limits": used,
         "budgets": budgets,
+        "spend": spend,
     }
 
 
@@ -176,35 +197,51 @@ def _soft_budgets(principal: Principal, applying: Sequence[SubjectLimits]) -> It
 
 
 def _soft_budget(principal: Principal, subject: SubjectLimits, budget: BudgetLimit) -> BudgetUse:
-    at = now()
-    since, until = bounds(budget.period, at, principal.time_zone)
-    teams = [principal.team_id]
-    if subject.kind == "end_user":
-        records = UsageRecord.objects.filter(team__in=teams, end_user=subject.id, occurred_at__range=(since, at))
-        spent = records.aggregate(total=Sum("cost"))["total"]
-    else:
-        rows = fetch_rows(
-            RollupQuery(
-                source=CALLS,
-                since=since,
-                until=min(until, end_of_sums(at)),
-                measures=["cost"],
-                teams=teams,
-                only={"api_key_id": [subject.id]} if subject.kind == "key" else {},
-            )
-        )
-        spent = rows[0].values["cost"] if rows else None
+    since, until = bounds(budget.period, now(), principal.time_zone)
     return BudgetUse(
         subject=subject.kind,
         subject_id=subject.id,
         period=budget.period,
         amount=budget.amount,
         is_hard=False,
-        spent=spent or Decimal(0),
+        spent=_spent(principal, subject.kind, subject.id, since=since, until=until),
         reserved=Decimal(0),
         since=since,
         until=until,
     )
+
+
+def _spent(principal: Principal, kind: SubjectKind, subject_id: str, *, since: datetime, until: datetime) -> Decimal:
+    """Return the cost of the requests of a subject from `since` to now."""
+    at, teams = now(), [principal.team_id]
+    if kind == "end_user":
+        records = UsageRecord.objects.filter(team__in=teams, end_user=subject_id, occurred_at__range=(since, at))
+        total: Decimal | None = records.aggregate(total=Sum("cost"))["total"]
+        return total or Decimal(0)
+    rows = fetch_rows(
+        RollupQuery(
+            source=CALLS,
+            since=since,
+            until=min(until, end_of_sums(at)),
+            measures=["cost"],
+            teams=teams,
+            only={"api_key_id": [subject_id]} if kind == "key" else {},
+        )
+    )
+    return (rows[0].values["cost"] if rows else None) or Decimal(0)
+
+
+def _spend(principal: Principal, kind: SubjectKind, subject_id: str, period: str) -> MeSpend:
+    since, until = bounds(period, now(), principal.time_zone)
+    return {
+        "subject": kind,
+        "subject_id": subject_id,
+        "period": period,
+        "spent": _dollars(_spent(principal, kind, subject_id, since=since, until=until)),
+        "currency": "usd",
+        "period_start": unix(since),
+        "period_end": unix(until),
+    }
 
 
 def _budget(use: BudgetUse) -> MeBudget:

@@ -21,7 +21,7 @@ class MeView(ApiView, path="me"):
         "Retrieve the key of the request",
         query=(QueryArgument("end_user", [parameter("end_user", STRING)], _end_user),),
         errors=(400, 401, 503),
-        note="any key: its team, scopes, models, tools and expiry, and the remaining limits and budgets",
+        note="any key: its team, scopes, models, tools and expiry, the remaining limits and budgets, and the spend",
     )
     def get(self, request: ApiRequest, end_user: str) -> Me:
         return key_status(request.principal, end_user=end_user)

@@ -51,6 +51,7 @@ def test_a_key_without_limits_has_none(make_api: MakeApi) -> None:
     assert me["team"] == {"id": team.pk, "name": team.name, "time_zone": "UTC"}
     assert (me["scopes"], me["allowed_models"], me["allowed_tools"]) == (["files.read"], ["a", "b"], ["mcp"])
     assert (me["limits"], me["budgets"]) == ([], [])
+    assert {use["spent"] for use in me["spend"]} == {0}
     assert key.digest not in str(me)
 
 
@@ -93,6 +94,23 @@ def test_budgets_show_the_spending_of_the_period_in_the_teams_time_zone(api: Api
     assert hard["period_end"] - hard["period_start"] == 86_400
 
 
+def test_the_spend_of_key_and_team_is_shown_without_a_budget(api: Api, make_api: MakeApi) -> None:
+    team = api.caller.team
+    spend(api.caller, "2.5")
+    spend(make_api(team=team).caller, "0.5")
+    at = now()
+    spend(api.caller, "100", occurred_at=at - timedelta(days=40))
+    me = ok(api.get("/me"))
+    assert me["budgets"] == []
+    shown = {(use["subject"], use["subject_id"], use["period"]): use["spent"] for use in me["spend"]}
+    assert shown == {
+        **{("team", team.pk, period): 3 for period in ("day", "week", "month")},
+        **{("key", api.caller.key.pk, period): 2.5 for period in ("day", "week", "month")},
+    }
+    assert all(use["period_start"] <= at.timestamp() < use["period_end"] for use in me["spend"])
+    assert {use["currency"] for use in me["spend"]} == {"usd"}
+
+
 def test_limits_of_an_end_user_are_shown_on_request(api: Api) -> None:
     team = api.caller.team
     found = set_limits(team=team, end_user="*", values={"requests_per_day": 7})
@@ -115,7 +133,7 @@ def test_each_key_sees_itself_and_its_own_team(api: Api, outsider: Api) -> None:
 
 def test_an_admin_key_has_no_team(make_admin: Any) -> None:
     me = ok(make_admin("admin.usage.read").get("/me"))
-    assert (me["team"], me["scopes"], me["limits"]) == (None, ["admin.usage.read"], [])
+    assert (me["team"], me["scopes"], me["limits"], me["spend"]) == (None, ["admin.usage.read"], [], [])
     assert me["key"]["id"].startswith("adminkey_")
 
 
