@@ -26,6 +26,7 @@ EVERYTHING = {
     "worker": {"autoscaling": {"enabled": True}},
     "sandbox": {"enabled": True, "existingSecret": "platform-sandbox"},
     "persistence": {"existingClaim": "files"},
+    "backup": {"enabled": True, "existingClaim": "backups"},
     "serviceMonitor": {"enabled": True},
 }
 Manifest = dict[str, Any]
@@ -85,9 +86,10 @@ def test_values_without_a_default_are_required(helm: Path, tmp_path: Path, name:
 
 def test_every_container_is_hardened(helm: Path, tmp_path: Path) -> None:
     for manifest in _render(helm, tmp_path, EVERYTHING):
-        if manifest["kind"] not in {"Deployment", "Job"}:
+        if manifest["kind"] not in {"Deployment", "Job", "CronJob"}:
             continue
-        pod = manifest["spec"]["template"]["spec"]
+        spec = manifest["spec"]
+        pod = spec.get("jobTemplate", {}).get("spec", spec)["template"]["spec"]
         assert pod["securityContext"]["runAsUser"] == 10001
         assert pod["automountServiceAccountToken"] is False
         for container in pod["containers"]:
@@ -111,16 +113,34 @@ def test_the_grace_period_of_pods_exceeds_the_drain_time(helm: Path, tmp_path: P
     assert deployments["platform-beat"]["spec"]["strategy"]["type"] == "RollingUpdate"
 
 
-def test_only_the_migration_job_gets_the_owner_role(helm: Path, tmp_path: Path) -> None:
+def test_only_the_jobs_for_migrations_and_backups_get_the_owner_role(helm: Path, tmp_path: Path) -> None:
     for manifest in _render(helm, tmp_path, EVERYTHING):
-        if manifest["kind"] in {"Deployment", "Job"}:
+        if manifest["kind"] in {"Deployment", "Job", "CronJob"}:
             has_owner = "DATABASE_OWNER_URL" in yaml.safe_dump(manifest)
-            assert has_owner == (manifest["kind"] == "Job"), manifest["metadata"]["name"]
+            assert has_owner == (manifest["kind"] != "Deployment"), manifest["metadata"]["name"]
+
+
+def test_the_cron_job_keeps_dated_backups_on_a_volume_of_their_own(helm: Path, tmp_path: Path) -> None:
+    assert not _by_name(_render(helm, tmp_path, VALUES), "CronJob")
+    job = _by_name(_render(helm, tmp_path, EVERYTHING), "CronJob")["platform-backup"]["spec"]
+    assert job["concurrencyPolicy"] == "Forbid"
+    pod = job["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["args"] == ["backup", "/backups", "--dated", "--keep", "7"]
+    mounted = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    claims = {volume["name"]: volume.get("persistentVolumeClaim") for volume in pod["volumes"]}
+    assert claims[mounted["/backups"]] == {"claimName": "backups"}
+    assert claims[mounted["/var/lib/platform"]] == {"claimName": "files"}
+
+
+def test_the_claim_for_backups_is_required(helm: Path, tmp_path: Path) -> None:
+    done = _run(helm, "template", "platform", values={**VALUES, "backup": {"enabled": True}}, directory=tmp_path)
+    assert (done.returncode != 0, "backup.existingClaim is required" in done.stderr) == (True, True)
 
 
 def test_the_sandbox_reaches_nothing_and_is_reachable_from_web_and_workers_only(helm: Path, tmp_path: Path) -> None:
     policies = _by_name(_render(helm, tmp_path, EVERYTHING), "NetworkPolicy")
-    assert set(policies) == {f"platform-{name}" for name in ("web", "worker", "beat", "migrate", "sandbox")}
+    assert set(policies) == {f"platform-{name}" for name in ("web", "worker", "beat", "migrate", "sandbox", "backup")}
     sandbox = policies["platform-sandbox"]["spec"]
     assert sandbox["egress"] == []
     sources = [one["podSelector"]["matchLabels"] for one in sandbox["ingress"][0]["from"]]

@@ -13,7 +13,11 @@ from tests.support.draining import longest_stop
 from tests.support.programs import need
 
 ROOT = Path(__file__).resolve().parents[2]
-UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
+BACKUP = ROOT / "deploy" / "systemd" / "responses-platform-backup.service"
+TIMER = BACKUP.with_suffix(".timer")
+SERVICES = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
+# Those of processes that run permanently.
+UNITS = [unit for unit in SERVICES if unit != BACKUP]
 
 
 def test_there_is_a_unit_for_each_process() -> None:
@@ -26,7 +30,7 @@ def test_there_is_a_unit_for_each_process() -> None:
     assert started <= set(SUMMARIES)
 
 
-@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+@pytest.mark.parametrize("unit", SERVICES, ids=lambda unit: unit.name)
 def test_systemd_accepts_the_unit(unit: Path, tmp_path: Path) -> None:
     analyze = need("systemd-analyze", package="systemd")
     # An instance of a template is verified, with a program that every machine has.
@@ -46,7 +50,7 @@ def test_systemd_restarts_the_unit_without_a_limit(unit: Path) -> None:
     assert f"RestartPreventExitStatus={WRONG_SETTINGS}\n" in unit.read_text()
 
 
-@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+@pytest.mark.parametrize("unit", SERVICES, ids=lambda unit: unit.name)
 def test_the_unit_is_hardened(unit: Path) -> None:
     text = unit.read_text()
     for option in ("NoNewPrivileges=yes", "CapabilityBoundingSet=\n", "ProtectSystem=strict", "ProtectHome=yes"):
@@ -75,3 +79,26 @@ def test_processes_are_not_killed_while_they_drain(name: str, unit: str) -> None
     assert int(re.findall(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE)[0]) >= longest_stop(name)
     # SIGTERM goes to the main process only: it stops the others of `--processes`.
     assert "KillMode=mixed" in text
+
+
+def test_systemd_accepts_the_timer_and_starts_the_backup_every_night(tmp_path: Path) -> None:
+    analyze = need("systemd-analyze", package="systemd")
+    for file in (BACKUP, TIMER):
+        (tmp_path / file.name).write_text(file.read_text().replace("/usr/bin/python3", "/bin/true"))
+    command = [analyze, "verify", "--man=no", str(tmp_path / TIMER.name)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    complaints = [line for line in done.stderr.splitlines() if TIMER.stem in line]
+    assert (done.returncode, complaints) == (0, [])
+    (times,) = re.findall(r"^OnCalendar=(.+)$", TIMER.read_text(), re.MULTILINE)
+    calendar = [analyze, "calendar", "--iterations=2", "--base-time=2026-11-30 12:00", times]
+    shown = subprocess.run(calendar, env={"TZ": "UTC"}, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r"(2026-12-\d\d \d\d:\d\d)", shown)[0] == "2026-12-01 02:30"
+    assert "2026-12-02 02:30" in shown
+
+
+def test_the_backup_does_not_get_the_superuser() -> None:
+    text = BACKUP.read_text()
+    assert "EnvironmentFile=/etc/responses-platform/owner\n" in text
+    assert "UnsetEnvironment=DATABASE_ADMIN_URL\n" in text
+    assert "ExecStart=/usr/bin/python3 manage.py backup /var/backups/responses-platform --dated --keep 7\n" in text
+    assert "ReadWritePaths=/var/backups/responses-platform\n" in text

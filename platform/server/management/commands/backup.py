@@ -1,13 +1,19 @@
 """`manage.py backup`: writes the database and all files to a directory, and the keys to another place."""
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 from typing_extensions import override
 
-from server.database import backup
+from server.database import backup, dated
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError("not a number of at least 1")
+    return int(text)
 
 
 class Command(BaseCommand):
@@ -19,6 +25,12 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("directory", type=Path, metavar="DIR", help="new or empty directory")
         parser.add_argument(
+            "--dated", action="store_true", help="make the backup in a new directory in DIR that is named by the time"
+        )
+        parser.add_argument(
+            "--keep", type=_number, metavar="N", help="with --dated: afterwards, delete all but the latest N backups"
+        )
+        parser.add_argument(
             "--keys", type=Path, metavar="FILE", help="also write the keys to this new file; store it separately"
         )
         parser.add_argument(
@@ -29,7 +41,10 @@ class Command(BaseCommand):
 
     @override
     def handle(self, *args: Any, **options: Any) -> None:
-        directory: Path = options["directory"]
+        folder: Path = options["directory"]
+        if options["keep"] is not None and not options["dated"]:
+            raise CommandError("--keep needs --dated: it deletes only backups in directories that --dated has named.")
+        directory = dated.new_directory(folder) if options["dated"] else folder
         try:
             if options["keys"] is not None:
                 backup.write_keys(options["keys"], backup=directory)
@@ -42,6 +57,9 @@ class Command(BaseCommand):
             f"{directory}: {sum(manifest.rows.values())} rows of {len(manifest.rows)} tables, "
             f"{len(manifest.files)} files, version {manifest.version}."
         )
+        if options["keep"] is not None:
+            for old in dated.delete_old(folder, keep=options["keep"]):
+                self.stdout.write(f"{old} was deleted.")
         if manifest.missing:
             self.stdout.write(
                 f"{len(manifest.missing)} files had no content; the manifest lists them. "
