@@ -436,6 +436,7 @@ CELERY_BEAT_SCHEDULE = {
     "roll-up": {"task": "responses.tasks.roll_up", "schedule": 60.0},
     "send-budget-alerts": {"task": "responses.tasks.send_budget_alerts", "schedule": 60.0},
     "notify-of-expiring-keys": {"task": "tenants.tasks.notify_of_expiring_keys", "schedule": 3600.0},
+    "check-certificates": {"task": "server.tasks.check_certificates", "schedule": 3600.0},
     "collect-search-texts": {"task": "responses.tasks.collect_search_texts", "schedule": 10.0},
     "sweep-idempotency-keys": {"task": "responses.tasks.sweep_idempotency_keys", "schedule": 30.0},
     "sweep-files": {"task": "conversations.tasks.sweep_files", "schedule": 60.0},

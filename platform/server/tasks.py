@@ -19,6 +19,7 @@ from responses.rollups import aggregate
 from responses.runs import open_calls
 from responses.runs.decisions import notices
 from responses.webhooks.models import WebhookDelivery
+from server import certificates
 from tools.vectors import services as vector_stores
 from tools.vectors.ingestion import Ingestion
 
@@ -109,6 +110,12 @@ def roll_up() -> int:
 def send_budget_alerts() -> int:
     """Send an alert for every newly reached percentage of a budget."""
     return budget_alerts.send_alerts()
+
+
+@shared_task(name="server.tasks.check_certificates", expires=3600)
+def check_certificates() -> int:
+    """Read when the TLS certificates of the public address, upstreams and connectors expire."""
+    return certificates.check()
 
 
 @shared_task(name="responses.tasks.collect_search_texts", expires=30)

@@ -11,6 +11,7 @@ from core.clock import now
 from core.crypto import EncryptedTextField
 from core.ids import new_id, new_short_id
 from tenants.capabilities import CapabilityColumns
+from tenants.models.backups import LastBackup
 from tenants.models.limits import (
     END_USER_LENGTH,
     Budget,
@@ -77,6 +78,7 @@ __all__ = [
     "IdField",
     "Invite",
     "KeySource",
+    "LastBackup",
     "LimitEpoch",
     "LimitSet",
     "ListColumns",

@@ -35,6 +35,7 @@ from core.db.database import database_conninfo
 from responses.lifecycle import partitions
 from server import env
 from server.database import schema_snapshot
+from tenants.models import LastBackup
 
 MANIFEST = "manifest.json"
 DUMP = "database.dump"
@@ -117,6 +118,7 @@ def create(directory: Path, *, using: str = "owner", compress: bool = True, allo
     if directory.exists() and any(directory.iterdir()):
         raise BackupError(f"{directory} is not empty: each backup needs its own directory.")
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    state_of = now()
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
         # One snapshot for the dump, the numbers and the list of files.
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -148,6 +150,8 @@ def create(directory: Path, *, using: str = "owner", compress: bool = True, allo
     unfinished = directory / f"{MANIFEST}.new"
     unfinished.write_text(json.dumps(asdict(manifest), indent=1) + "\n")
     unfinished.replace(directory / MANIFEST)
+    # For the metric of the age of the last backup.
+    LastBackup.objects.using(using).update_or_create(id=1, defaults={"state_of": state_of})
     return manifest
 
 

@@ -21,7 +21,7 @@ from typing_extensions import override
 from core.telemetry import metrics
 from server.env import LARGEST_PORT
 from server.metrics import process_metrics
-from server.metrics.system_metrics import PoolMetrics, SystemMetrics
+from server.metrics.system_metrics import DiskMetrics, PoolMetrics, SystemMetrics
 from server.safety import NotReady
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,7 @@ def register() -> None:
     """Register the metrics that every process reports about itself."""
     metrics.BUILD.info({"version": settings.VERSION, "python": platform.python_version()})
     REGISTRY.register(PoolMetrics())
+    REGISTRY.register(DiskMetrics())
 
 
 def add_port_argument(parser: ArgumentParser) -> None:

@@ -6,10 +6,13 @@ while that server does not answer.
 """
 
 import logging
+import shutil
+import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -24,9 +27,10 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from core.clock import now
-from core.work import heartbeats
+from core.work import heartbeats, task_runs
 from core.work.notifications import blocking_client
 from responses.models import IS_DUE
+from server import certificates
 from tenants import scope
 
 logger = logging.getLogger(__name__)
@@ -71,6 +75,8 @@ _DATABASE = """
 SELECT pg_database_size(current_database()), numbackends, current_setting('max_connections')::int FROM pg_stat_database
 WHERE datname = current_database()
 """
+# Without any backup, the age of the installation.
+_BACKUP = "SELECT coalesce((SELECT state_of FROM tenants_lastbackup), min(applied)) FROM django_migrations"
 _KINDS = ("web", "worker", "beat")
 
 
@@ -148,6 +154,7 @@ def _measure_database() -> list[Metric]:
     size = _gauge("ors_database_size_bytes", "Size of the database.")
     sessions = _gauge("ors_database_connections", "Open connections to the database, of all clients.")
     most = _gauge("ors_database_max_connections", "Maximum number of connections of PostgreSQL.")
+    backup = _gauge("ors_backup_age_seconds", "Age of the last backup, or of the installation if there is none.")
     with scope.every_team(), connection.cursor() as cursor:
         cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(_TIMEOUT_MS)])
 
@@ -172,7 +179,8 @@ def _measure_database() -> list[Metric]:
         stale.add_metric([], expired)
         for metric, value in zip((size, sessions, most), rows(_DATABASE)[0], strict=True):
             metric.add_metric([], value)
-    return [depth, age, responses, stale, size, sessions, most]
+        backup.add_metric([], _age(rows(_BACKUP)[0][0]))
+    return [depth, age, responses, stale, size, sessions, most, backup]
 
 
 def _age(since: datetime | None) -> float:
@@ -182,8 +190,16 @@ def _age(since: datetime | None) -> float:
 def _from_redis() -> list[Metric]:
     processes = _gauge("ors_processes", "Processes with a recent heartbeat.", "kind")
     tasks = _gauge("ors_celery_queue_length", "Messages of periodic tasks that no worker has taken.")
+    expiry = _gauge(
+        "ors_certificate_expiry_timestamp_seconds",
+        "When the TLS certificate of a server expires, as Unix time, read once an hour.",
+        "use",
+        "server",
+    )
     with blocking_client(settings.REDIS_URL) as client:
         tasks.add_metric([], int(client.llen("celery")))
+        for certificate in certificates.stored(client):
+            expiry.add_metric([certificate.use, certificate.server], certificate.expires_at)
     beats = heartbeats.live_processes()
     if beats is None:
         raise redis.ConnectionError
@@ -191,7 +207,36 @@ def _from_redis() -> list[Metric]:
     kinds.update(beat.kind for beat in beats)
     for kind, count in kinds.items():
         processes.add_metric([kind], count)
-    return [processes, tasks]
+    return [processes, tasks, expiry, *_schedule()]
+
+
+def _schedule() -> list[Metric]:
+    interval = _gauge("ors_task_interval_seconds", "Interval of a periodic task.", "task")
+    age = _gauge("ors_task_age_seconds", "Time since a periodic task succeeded, or since it is scheduled.", "task")
+    schedule: dict[str, dict[str, Any]] = settings.CELERY_BEAT_SCHEDULE
+    intervals = {str(entry["task"]): float(entry["schedule"]) for entry in schedule.values()}
+    for task, seconds in intervals.items():
+        interval.add_metric([task], seconds)
+    for task, since in task_runs.ages(intervals).items():
+        age.add_metric([task], since)
+    return [interval, age]
+
+
+class DiskMetrics(Collector):
+    """Metrics of the disks that this process writes to."""
+
+    @override
+    def collect(self) -> Iterable[Metric]:
+        """Return size and free space of the disks with the state and with temporary files."""
+        size = _gauge("ors_disk_size_bytes", "Size of the disk with the folder.", "folder")
+        free = _gauge("ors_disk_free_bytes", "Space that is left on the disk with the folder.", "folder")
+        for name, path in (("state", settings.STATE_DIR), ("temporary", tempfile.gettempdir())):
+            # The folder may not exist if files are stored elsewhere.
+            with suppress(OSError):
+                usage = shutil.disk_usage(path)
+                size.add_metric([name], usage.total)
+                free.add_metric([name], usage.free)
+        return [size, free]
 
 
 class PoolMetrics(Collector):

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from core.clock import now
 from core.telemetry import metrics
-from core.work import heartbeats
+from core.work import heartbeats, task_runs
 from core.work.notifications import blocking_client
 from server.celery import app
 from server.metrics import metrics_server
@@ -93,6 +93,7 @@ class LockedScheduler(beat.Scheduler):
         super().close()
 
     def _send_all(self) -> None:
+        task_runs.note_schedule(str(entry.task) for entry in self.schedule.values())
         for entry in self.schedule.values():
             entry.last_run_at = _LONG_AGO
         # Sorted by the time when they are due.
