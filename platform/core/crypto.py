@@ -48,6 +48,18 @@ def decrypt(token: str) -> str:
     return _fernet().decrypt(token.encode()).decode()
 
 
+def rotate(token: str) -> str | None:
+    """Encrypt again with the first of ENCRYPTION_KEYS; return None if that key has encrypted the token.
+
+    Raises `InvalidToken` if no key decrypts it.
+    """
+    try:
+        Fernet(_keys()[0]).decrypt(token.encode())
+    except InvalidToken:
+        return _fernet().rotate(token.encode()).decode()
+    return None
+
+
 class ContentCipher:
     """Cipher for content that clients store and send back, but must not read (AES-GCM).
 
@@ -56,6 +68,7 @@ class ContentCipher:
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._keys = [base64.urlsafe_b64decode(key) for key in keys]
+        self._first = keys[:1]
         self._ciphers: dict[tuple[str, str], list[AESGCM]] = {}
 
     def encrypt(self, plain: bytes, *, team_id: str, purpose: str) -> str:
@@ -78,6 +91,15 @@ class ContentCipher:
             except InvalidTag:
                 continue
         raise InvalidToken
+
+    def rotate(self, token: str, *, team_id: str, purpose: str) -> str | None:
+        """Encrypt again with the first key; return None if that key has encrypted the token. Raises `InvalidToken`."""
+        plain = self.decrypt(token, team_id=team_id, purpose=purpose)
+        try:
+            ContentCipher(self._first).decrypt(token, team_id=team_id, purpose=purpose)
+        except InvalidToken:
+            return self.encrypt(plain, team_id=team_id, purpose=purpose)
+        return None
 
     def _ciphers_for(self, team_id: str, purpose: str) -> list[AESGCM]:
         ciphers = self._ciphers.get((team_id, purpose))
@@ -125,4 +147,5 @@ __all__ = [
     "decrypt",
     "encrypt",
     "keyed_digest",
+    "rotate",
 ]

@@ -42,6 +42,7 @@ GROUPS = {
         "createsuperuser": "Create a user who may do everything in the admin.",
         "changepassword": "Change the password of a user of the admin.",
         "send_test_mail": "Send a mail to an address, to test the mail settings.",
+        "rotate_keys": "Re-encrypt everything that ENCRYPTION_KEYS protect with the first of the keys.",
         "audit_check": "Check the seals of the audit log.",
         "rollup": "Aggregate rows for the usage pages.",
         "reconcile": "Compare usage records with sums, responses, prices and an invoice.",

@@ -4,6 +4,7 @@ The content is encrypted for the team when it is sent to the client, and checked
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, fields
 
 import orjson
@@ -15,6 +16,8 @@ from engine.converter.segments import ReasoningContent
 
 _REASONING = "reasoning"
 _COMPACTION = "compaction"
+ITEM_TYPES = (_REASONING, _COMPACTION)
+"""Types of items that have encrypted content, which are also the purposes of the ciphers."""
 
 
 class TeamCipher:
@@ -51,6 +54,17 @@ class TeamCipher:
         except InvalidToken:
             return None
         return CompactionContent(summary=held["summary"], kept=held["kept"])
+
+
+def rotate(token: str, *, team_id: str) -> str | None:
+    """Encrypt the content of a stored item again; return None if the first key has encrypted it.
+
+    Raises `InvalidToken` if this server did not encrypt it for this team.
+    """
+    for purpose in ITEM_TYPES:
+        with suppress(InvalidToken):
+            return content_cipher().rotate(token, team_id=team_id, purpose=purpose)
+    raise InvalidToken
 
 
 def reject_foreign_content(items: Iterable[InputItem], *, team_id: str, param: str = "input") -> None:
