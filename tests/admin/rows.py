@@ -1,5 +1,6 @@
 """Rows for admin pages, as runs would create them, and signed-in browsers."""
 
+import asyncio
 import uuid
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -43,6 +44,15 @@ def member(team: Team, role: Role = Role.DEVELOPER) -> Client:
 def text(response: Any) -> str:
     """Return the HTML of a page."""
     return str(response.content.decode())
+
+
+def streamed(response: Any) -> str:
+    """Return the body of a file that is streamed."""
+
+    async def read() -> bytes:
+        return b"".join([part async for part in response])
+
+    return asyncio.run(read()).decode()
 
 
 def add_usage(caller: Caller, **columns: Any) -> UsageRecord:

@@ -17,7 +17,7 @@ from core.origin import Origin, use_origin
 from tenants import audit_seals, scope
 from tenants.audit import audit
 from tenants.models import AuditEvent, AuditSeal
-from tests.admin.rows import text
+from tests.admin.rows import streamed, text
 from tests.support.api import Caller
 
 LIST = "/admin/tenants/auditevent/"
@@ -52,7 +52,7 @@ def exported(client: Client, **query: str) -> str:
     """Return the body of an export."""
     answer: Any = client.get(f"{LIST}export/", query)
     assert answer.status_code == 200
-    return b"".join(answer.streaming_content).decode()
+    return streamed(answer)
 
 
 def test_an_event_records_address_agent_and_request(lead: Client, caller: Caller) -> None:
@@ -104,6 +104,22 @@ def test_an_export_applies_the_filters_and_is_audited(lead: Client, caller: Call
     table = list(csv.DictReader(io.StringIO(exported(lead, action="thing.wanted", format="csv"))))
     assert [row["target"] for row in table] == ["thing_1"]
     assert "audit_log.exported" in text(lead.get(LIST))
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_an_export_is_complete_and_read_in_parts(lead: Client, caller: Caller, kind: str) -> None:
+    number = 2300
+    with scope.every_team():
+        AuditEvent.objects.bulk_create(
+            AuditEvent(team=caller.team, actor="user:ada", action="thing.many", target=f"thing_{index}")
+            for index in range(number)
+        )
+    body = exported(lead, action="thing.many", format=kind)
+    rows = csv.DictReader(io.StringIO(body)) if kind == "csv" else map(json.loads, body.splitlines())
+    assert [row["target"] for row in rows] == [f"thing_{index}" for index in reversed(range(number))]
+    with scope.every_team():
+        event = AuditEvent.objects.filter(team=caller.team, action="audit_log.exported").latest("pk")
+    assert event.after["lines"] == number
 
 
 def test_cells_of_a_csv_export_never_start_a_formula(lead: Client, caller: Caller) -> None:

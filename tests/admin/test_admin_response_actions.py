@@ -1,6 +1,5 @@
 """Actions on responses: cancel, retry, delete and export."""
 
-import asyncio
 from typing import Any
 
 import orjson
@@ -11,7 +10,7 @@ from conversations.models import Section
 from responses.models import Response
 from tenants import scope, services
 from tenants.models import AuditEvent, UsageRecord
-from tests.admin.rows import add_items, add_response, assistant_message, page_url, text, user_message
+from tests.admin.rows import add_items, add_response, assistant_message, page_url, streamed, text, user_message
 from tests.support.api import Api, Caller
 from tests.support.chunks import chunk
 from tests.support.upstream import Gate, Script, stream
@@ -182,11 +181,7 @@ def test_bulk_actions_depend_on_the_role(
 
 def exported_lines(answer: Any) -> list[dict[str, Any]]:
     """Return the lines of a streamed export."""
-
-    async def read() -> bytes:
-        return b"".join([part async for part in answer])
-
-    return [orjson.loads(line) for line in asyncio.run(read()).splitlines()]
+    return [orjson.loads(line) for line in streamed(answer).splitlines()]
 
 
 def test_an_export_contains_the_filtered_responses(lead: Client, caller: Caller) -> None:

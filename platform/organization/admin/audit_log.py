@@ -1,7 +1,8 @@
 # mypy: allow-subclassing-any
 """Admin pages of the audit log: list, filters, export and seal status."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import orjson
@@ -31,14 +32,16 @@ from console.widgets import (
     two_lines,
 )
 from core.clock import now
-from tenants import audit_seals
+from core.db.db_threads import in_db_thread
+from tenants import audit_seals, scope
 from tenants.audit import audit
 from tenants.console.permissions import TeamScoped
 from tenants.console.roles import STAFF
 from tenants.console.viewer import viewer_of
 from tenants.models import AuditEvent, AuditSeal, Role
 
-MAX_EXPORTED_LINES = 50_000
+# Number of lines that are read at a time, which bounds the memory of an export.
+_EXPORT_BATCH = 1000
 # Maximum lengths in characters: of the filters recorded with an export, and of a user agent and a team's name in the
 # list. Longer ones would make each row as high as a paragraph on a narrow screen.
 _MAX_FILTERS, _MAX_AGENT, _MAX_NAME = 500, 41, 40
@@ -132,22 +135,37 @@ class AuditAdmin(LogAdmin, TeamScoped):
         if writer is None:
             raise Http404
         try:
-            rows = self.get_changelist_instance(request).queryset[:MAX_EXPORTED_LINES]
+            rows = self.get_changelist_instance(request).queryset.order_by("-pk")
         except IncorrectLookupParameters as unknown:
             raise Http404 from unknown
-        # Read before the response starts: its body is streamed after the request's transaction has ended.
-        lines = list(rows.values_list(*_COLUMNS))
+        viewer = viewer_of(request)
+        # Later lines, such as that of this export, are not part of it. The count is that of an index.
+        latest = rows.values_list("pk", flat=True).first() or 0
         audit(
-            team_id=next(iter(viewer_of(request).team_ids() or ()), None),
-            actor=viewer_of(request).actor,
+            team_id=next(iter(viewer.team_ids() or ()), None),
+            actor=viewer.actor,
             action="audit_log.exported",
             target="audit_log",
-            after={"lines": len(lines), "filters": query.urlencode()[:_MAX_FILTERS]},
+            after={"lines": rows.filter(pk__lte=latest).count(), "filters": query.urlencode()[:_MAX_FILTERS]},
         )
+
+        def read_batch(before: int) -> list[tuple[Any, ...]]:
+            # The body is streamed after the transaction of the request has ended, so the scope is opened again.
+            with scope.team(*viewer.visible_teams):
+                return list(rows.filter(pk__lt=before).values_list("pk", *_COLUMNS)[:_EXPORT_BATCH])
+
+        async def stream() -> AsyncGenerator[str, None]:
+            before, header = latest + 1, True
+            while batch := await in_db_thread(partial(read_batch, before)):
+                before = batch[-1][0]
+                for line in writer((row[1:] for row in batch), header=header):
+                    yield line
+                header = False
+
         # `no-store`: the file must not stay in the cache of a shared browser.
         name = f"audit-log-{now():%Y%m%d-%H%M%S}.{kind}"
         headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
-        return StreamingHttpResponse(writer(lines), content_type=f"text/{kind}; charset=utf-8", headers=headers)
+        return StreamingHttpResponse(stream(), content_type=f"text/{kind}; charset=utf-8", headers=headers)
 
     # -- columns -------------------------------------------------------------------------------------------------------
 
@@ -186,14 +204,14 @@ class AuditAdmin(LogAdmin, TeamScoped):
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def _csv(rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
+def _csv(rows: Iterable[tuple[Any, ...]], *, header: bool) -> Iterator[str]:
     def text(value: Any) -> str:
         return orjson.dumps(value).decode() if isinstance(value, dict) else "" if value is None else str(value)
 
-    return csv_lines([_COLUMNS, *(map(text, row) for row in rows)])
+    return csv_lines([*([_COLUMNS] if header else []), *(map(text, row) for row in rows)])
 
 
-def _jsonl(rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
+def _jsonl(rows: Iterable[tuple[Any, ...]], *, header: bool) -> Iterator[str]:
     for row in rows:
         yield orjson.dumps(dict(zip(_COLUMNS, row, strict=True)), option=orjson.OPT_APPEND_NEWLINE).decode()
 
