@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from django.conf import settings
+from django.db import connection
 from django.test import Client
 from django.test.utils import override_settings
 
@@ -56,6 +57,12 @@ def test_versions_and_migrations_are_shown(admin: Client) -> None:
     assert versions["PostgreSQL"].split(".")[0].isdigit()
     migrations = system.migrations()
     assert (migrations["pending"], migrations["applied"] > 20) == ([], True)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT app, name FROM django_migrations ORDER BY id DESC LIMIT 1")
+        latest = cursor.fetchone()
+    # All migrations of the tests' database have the same time.
+    assert migrations["last"][:2] == latest
+    assert migrations["last"][:2] != ("contenttypes", "0001_initial")
 
 
 def test_sizes_and_connections_are_shown(admin: Client) -> None:

@@ -135,7 +135,9 @@ def migrations() -> dict[str, Any]:
     recorder = MigrationRecorder(connection)
     # Only migrations of the installed code: the table keeps rows of migrations that were squashed or removed.
     applied = recorder.applied_migrations().keys() & known
-    last = recorder.migration_qs.order_by("-applied").values_list("app", "name", "applied").first()
+    # The migrations of a new database have the same time, and ids in the order in which they were applied.
+    rows = recorder.migration_qs.order_by("-applied", "-id").values_list("app", "name", "applied")
+    last = next((row for row in rows if row[:2] in known), None)
     pending = sorted(known - applied)
     return {"applied": len(applied), "pending": [f"{app}.{name}" for app, name in pending], "last": last}
 
