@@ -5,6 +5,7 @@ They raise `ImproperlyConfigured` for invalid values, so that a process with a w
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -16,6 +17,7 @@ _WRITABLE = "target_session_attrs=read-write"
 LARGEST_PORT = 65535
 # An origin as browsers send it: without a path, and in lower case.
 _ORIGIN = re.compile(r"https?://[a-z0-9.:\[\]-]+")
+_LOCAL_NAMES = {"localhost", "127.0.0.1", "[::1]"}
 
 
 def text(name: str, default: str = "") -> str:
@@ -88,6 +90,17 @@ def choice(name: str, *, default: str, of: tuple[str, ...]) -> str:
 def names(name: str, *, default: tuple[str, ...] = ()) -> list[str]:
     """Read a comma-separated list."""
     return [part.strip() for part in text(name).split(",") if part.strip()] or list(default)
+
+
+def public_url(hosts: Sequence[str], *, port: int, is_secure: bool) -> str:
+    """Return the address that links have by default: the first host that is a name of the platform in the network.
+
+    Behind TLS, a proxy answers on the standard port. Wildcards and the names of this machine are no such hosts.
+    """
+    host = next((name for name in hosts if name not in _LOCAL_NAMES and not name.startswith(("*", "."))), None)
+    if host is None:
+        return f"http://localhost:{port}"
+    return f"https://{host}" if is_secure else f"http://{host}:{port}"
 
 
 def origins(name: str) -> list[str]:

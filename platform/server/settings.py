@@ -368,8 +368,10 @@ WEBHOOK_RETRY_SECONDS = env.integers("WEBHOOK_RETRY_SECONDS", default=(5, 300, 1
 
 # -- mail --------------------------------------------------------------------------------------------------------------
 
-# The address of the console for links in mails.
-PUBLIC_URL = env.text("PUBLIC_URL", f"http://localhost:{PORT}").rstrip("/")
+# The address of the console for links in mails, webhooks and invitations.
+PUBLIC_URL = env.text(
+    "PUBLIC_URL", env.public_url(ALLOWED_HOSTS, port=PORT, is_secure=env.flag("SECURE_TLS", default=False))
+).rstrip("/")
 _MAIL = env.mail_server(
     env.text("EMAIL_URL"),
     host=env.text("SMTP_HOST"),

@@ -203,3 +203,17 @@ def test_a_file_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setenv(f"{NAME}_FILE", str(tmp_path / "missing"))
     with pytest.raises(ImproperlyConfigured, match=f"{NAME}_FILE names a file that cannot be read.*missing"):
         env.text(NAME)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "is_secure", "expected"),
+    [
+        (["localhost", "127.0.0.1", "[::1]"], False, "http://localhost:8000"),
+        (["ai.example.com", "127.0.0.1"], True, "https://ai.example.com"),
+        (["127.0.0.1", "ai.example.com"], False, "http://ai.example.com:8000"),
+        (["*", ".example.com"], True, "http://localhost:8000"),
+        ([".example.com", "10.0.0.7"], False, "http://10.0.0.7:8000"),
+    ],
+)
+def test_links_have_the_first_name_of_the_platform_by_default(hosts: list[str], is_secure: bool, expected: str) -> None:
+    assert env.public_url(hosts, port=8000, is_secure=is_secure) == expected
