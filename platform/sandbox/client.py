@@ -119,13 +119,19 @@ class SandboxClient:
         """End a container and delete its files."""
         await self._request({"op": "end", "container": container})
 
-    async def run(self, container: str, code: str, *, seconds: float) -> ExecutionResult:
-        """Execute a cell in the container's Python interpreter. Raises ContainerGone."""
-        return await self._execute("run", container, code, seconds)
+    async def run(self, container: str, code: str, *, seconds: float, effect_id: str = "") -> ExecutionResult:
+        """Execute a cell in the container's Python interpreter. Raises ContainerGone.
 
-    async def shell(self, container: str, command: str, *, seconds: float) -> ExecutionResult:
-        """Execute a command with `/bin/sh`. Raises ContainerGone."""
-        return await self._execute("shell", container, command, seconds)
+        The cell finds `effect_id` in its environment (see `agent.EFFECT_ID`).
+        """
+        return await self._execute("run", container, code, seconds=seconds, effect_id=effect_id)
+
+    async def shell(self, container: str, command: str, *, seconds: float, effect_id: str = "") -> ExecutionResult:
+        """Execute a command with `/bin/sh`. Raises ContainerGone.
+
+        The command finds `effect_id` in its environment (see `agent.EFFECT_ID`).
+        """
+        return await self._execute("shell", container, command, seconds=seconds, effect_id=effect_id)
 
     async def files(self, container: str) -> list[FileEntry]:
         """List the regular files below `/mnt/data`."""
@@ -148,8 +154,8 @@ class SandboxClient:
         """Delete a file. Raises OperationFailed."""
         await self._request({"op": "remove", "container": container, "path": path})
 
-    async def _execute(self, op: str, container: str, text: str, seconds: float) -> ExecutionResult:
-        order = {"op": op, "container": container, "seconds": seconds}
+    async def _execute(self, op: str, container: str, text: str, *, seconds: float, effect_id: str) -> ExecutionResult:
+        order = {"op": op, "container": container, "seconds": seconds, "effect_id": effect_id}
         # The service enforces `seconds`. The margin covers the wait for an earlier call of the same container.
         head = (await self._request(order, text.encode(errors="replace"), seconds=seconds + 30)).head
         return ExecutionResult(

@@ -185,7 +185,14 @@ class Service:
                 # Rebuilt field by field: the token must never reach a container.
                 seconds = min(float(str(head.get("seconds", 10))), self._configuration.seconds)
                 path, offset = str(head.get("path", "")), int(str(head.get("offset", 0)))
-                forwarded = {"op": operation, "path": path, "offset": offset, "seconds": seconds}
+                effect_id = str(head.get("effect_id", ""))
+                forwarded = {
+                    "op": operation,
+                    "path": path,
+                    "offset": offset,
+                    "seconds": seconds,
+                    "effect_id": effect_id,
+                }
                 return await pool.request(name, forwarded, body)
             case _:
                 return Frame(head={"refused": "unknown"})

@@ -17,6 +17,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, BinaryIO
 
@@ -25,6 +26,8 @@ SKILLS = "/mnt/skills"
 MOUNTS = (DATA, SKILLS, "/tmp", "/dev/shm")  # noqa: S108 - the container's own
 PROXY = ("127.0.0.1", 3128)
 INTERPRETER = "/opt/inside/interpreter.py"
+# The variable in which a program finds the effect id of its call. `interpreter` has the same name.
+EFFECT_ID = "RESPONSES_PLATFORM_EFFECT_ID"
 MAX_REPORT = 4 * 1024 * 1024
 MAX_PIECE = 1024 * 1024
 _PR_SET_DUMPABLE = 4
@@ -82,14 +85,14 @@ class Agent:
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    def run(self, code: str, seconds: float) -> "dict[str, Any]":
+    def run(self, code: str, seconds: float, *, effect_id: str = "") -> "dict[str, Any]":
         """Execute a cell in the interpreter and return its result."""
         if self._has_ended(self._interpreter.pid):
             self._restart_interpreter()
         process, channel = self._interpreter, self._channel
         _signal(process.pid, signal.SIGCONT)
         report = bytearray()
-        sent = code.encode()
+        sent = json.dumps({"code": code, "effect_id": effect_id}).encode()
         try:
             channel.settimeout(seconds)
             channel.sendall(_LENGTH.pack(len(sent)) + sent)
@@ -109,9 +112,9 @@ class Agent:
             self._restart_interpreter()
         return _result(out, err, stopped=stopped, **(found or {"value": None, "error": None, "images": []}))
 
-    def shell(self, command: str, seconds: float) -> "dict[str, Any]":
+    def shell(self, command: str, seconds: float, *, effect_id: str = "") -> "dict[str, Any]":
         """Execute a command with `/bin/sh`, end every process that it started, and return its result."""
-        process = self._spawn(["/bin/sh", "-c", command])
+        process = self._spawn(["/bin/sh", "-c", command], variables={EFFECT_ID: effect_id} if effect_id else {})
         out, err, stopped = self._wait(process, seconds)
         if not self._kill_others(self._interpreter.pid):
             self._kill_all()
@@ -141,14 +144,16 @@ class Agent:
         theirs.close()
         self._channel = ours
 
-    def _spawn(self, command: "list[str]", keep: "tuple[int, ...]" = ()) -> "subprocess.Popen[bytes]":
+    def _spawn(
+        self, command: "list[str]", keep: "tuple[int, ...]" = (), variables: "Mapping[str, str] | None" = None
+    ) -> "subprocess.Popen[bytes]":
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=DATA,
-            env=self._environment,
+            env={**self._environment, **(variables or {})},
             pass_fds=keep,
             start_new_session=True,
             preexec_fn=self._set_limits,  # noqa: PLW1509 - the agent has no threads
@@ -536,9 +541,9 @@ def _read_exactly(source: BinaryIO, size: int) -> bytes:
 def _handle(agent: Agent, request: "dict[str, Any]", body: bytes) -> "tuple[dict[str, Any], bytes]":
     match request["op"]:
         case "run":
-            return agent.run(body.decode(), request["seconds"]), b""
+            return agent.run(body.decode(), request["seconds"], effect_id=request.get("effect_id", "")), b""
         case "shell":
-            return agent.shell(body.decode(), request["seconds"]), b""
+            return agent.shell(body.decode(), request["seconds"], effect_id=request.get("effect_id", "")), b""
         case "list":
             return {"files": list_files()}, b""
         case "read":

@@ -17,6 +17,8 @@ from typing import Any
 
 MAX_VALUE = 100_000
 DATA = "/mnt/data"
+# The variable in which a cell finds the effect id of its call. `agent` has the same name.
+EFFECT_ID = "RESPONSES_PLATFORM_EFFECT_ID"
 _NAME = "<cell>"
 
 
@@ -28,9 +30,13 @@ class Cells:
         sys.modules["__main__"] = self._main
         self._figures = 0
 
-    def run(self, code: str) -> dict[str, Any]:
+    def run(self, code: str, *, effect_id: str) -> dict[str, Any]:
         """Execute a cell and return the value of its last expression, its traceback and the names of its figures."""
         result: dict[str, Any] = {"value": None, "error": None, "images": []}
+        # The interpreter outlives the cell, and the id of an earlier call must not be used for the effects of this one.
+        os.environ.pop(EFFECT_ID, None)
+        if effect_id:
+            os.environ[EFFECT_ID] = effect_id
         try:
             result["value"] = self._execute(code)
             result["images"] = self._save_figures()
@@ -97,7 +103,8 @@ def main() -> None:
     sys.path.insert(0, DATA)
     while True:
         (length,) = struct.unpack(">I", _exactly(channel, 4))
-        result = cells.run(_exactly(channel, length).decode())
+        cell = json.loads(_exactly(channel, length))
+        result = cells.run(cell["code"], effect_id=cell["effect_id"])
         # A cell that forked returns here in the child as well; only the parent may answer.
         if os.getpid() != own_pid:
             os._exit(0)

@@ -82,7 +82,7 @@ class CodeInterpreter(HostedTool):
         if code is None:
             return ToolResult(output="error: 'code' must be a string", error="invalid_arguments")
         try:
-            execution = await self._container.run(code)
+            execution = await self._container.run(code, effect_id=call.effect_id)
         except (ApiError, SandboxUnavailable, OperationFailed) as error:
             return ToolResult(output=error_text(error), error="failed")
         result, files = execution.result, execution.files

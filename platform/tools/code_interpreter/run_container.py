@@ -176,14 +176,16 @@ class RunContainer:
                     return found.pk
         return None
 
-    async def run(self, code: str) -> ContainerExecution:
+    async def run(self, code: str, *, effect_id: str) -> ContainerExecution:
         """Execute Python code. Raises ApiError or SandboxUnavailable."""
-        return await self._execute(lambda client, name: client.run(name, code, seconds=self.seconds))
+        return await self._execute(
+            lambda client, name: client.run(name, code, seconds=self.seconds, effect_id=effect_id)
+        )
 
-    async def shell(self, command: str, *, seconds: float | None) -> ContainerExecution:
+    async def shell(self, command: str, *, seconds: float | None, effect_id: str) -> ContainerExecution:
         """Execute a shell command; `seconds` is the client's time limit. Raises ApiError or SandboxUnavailable."""
         most = self.seconds if seconds is None else min(seconds, self.seconds)
-        return await self._execute(lambda client, name: client.shell(name, command, seconds=most))
+        return await self._execute(lambda client, name: client.shell(name, command, seconds=most, effect_id=effect_id))
 
     @property
     def seconds(self) -> int:

@@ -82,7 +82,9 @@ class HostedShell(HostedTool):
         files: list[Body] = []
         try:
             for command in commands:
-                execution = await self._container.shell(command, seconds=timeout / 1000 if timeout else None)
+                execution = await self._container.shell(
+                    command, seconds=timeout / 1000 if timeout else None, effect_id=call.effect_id
+                )
                 result = execution.result
                 outcome: Body = {"type": "exit", "exit_code": _KILLED if result.exit_code is None else result.exit_code}
                 if result.stopped is not None and "longer than" in result.stopped:

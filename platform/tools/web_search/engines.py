@@ -20,7 +20,7 @@ class Query:
     """A search query.
 
     `most` is the maximum number of results, `country` a two-letter code. `domains` limits the search to these domains;
-    empty means no limit. Results of `blocked` domains are not wanted.
+    empty means no limit. Results of `blocked` domains are not wanted. `idempotency_key` is sent along, if there is one.
     """
 
     words: str
@@ -28,6 +28,12 @@ class Query:
     country: str | None = None
     domains: tuple[str, ...] = ()
     blocked: tuple[str, ...] = ()
+    idempotency_key: str = ""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return the headers that all engines get."""
+        return {"idempotency-key": self.idempotency_key} if self.idempotency_key else {}
 
     @property
     def text_with_sites(self) -> str:
@@ -83,7 +89,9 @@ class SearXNG(_Rest):
     """SearXNG, hosted by the operator. Its settings must enable the `json` format."""
 
     async def search(self, query: Query) -> list[EngineResult]:
-        answer = await self._get("/search", {"q": query.text_with_sites, "format": "json", "safesearch": 1}, {})
+        answer = await self._get(
+            "/search", {"q": query.text_with_sites, "format": "json", "safesearch": 1}, query.headers
+        )
         return _results(answer, ("results",), text="content", most=query.most)
 
 
@@ -98,7 +106,7 @@ class Tavily(_Rest):
         }
         if query.blocked:
             body["exclude_domains"] = [*query.blocked]
-        answer = await self._post("/search", body, {"authorization": f"Bearer {self.key}"})
+        answer = await self._post("/search", body, {"authorization": f"Bearer {self.key}", **query.headers})
         return _results(answer, ("results",), text="content", most=query.most)
 
 
@@ -110,7 +118,7 @@ class Brave(_Rest):
         parameters = {"q": query.text_with_sites[:400], "count": min(query.most, 20), "text_decorations": "false"}
         if query.country:
             parameters["country"] = query.country.upper()
-        headers = {"x-subscription-token": self.key}
+        headers = {"x-subscription-token": self.key, **query.headers}
         answer = await self._get("/res/v1/web/search", parameters, headers)
         return _results(answer, ("web", "results"), text="description", most=query.most)
 

@@ -107,7 +107,7 @@ class WebSearchTool(HostedTool):
         arguments = parse_object(call.arguments) or {}
         steps = {_SEARCH: self._search, _OPEN: self._open, _FIND: self._find}
         try:
-            results = await steps[call.name](arguments)
+            results = await steps[call.name](arguments, call.effect_id)
         except (_InvalidStep, UnreadablePage) as error:
             return ToolResult(
                 output=f"error: {error}", error="failed", fields={"results": [_result("", "", str(error))]}
@@ -125,16 +125,25 @@ class WebSearchTool(HostedTool):
 
     # -- actions -------------------------------------------------------------------------------------------------------
 
-    async def _search(self, arguments: Mapping[str, Any]) -> list[Body]:
+    async def _search(self, arguments: Mapping[str, Any], effect_id: str) -> list[Body]:
         queries = _queries(arguments)
         if not queries:
             raise _InvalidStep("'queries' must be an array of strings")
         country, most = self._location.get("country"), self._size.results
+        # Different requests need different keys.
+        keys = [f"{effect_id}-{number}" for number in range(1, len(queries) + 1)] if effect_id else [""] * len(queries)
         searches = [
             self._engine.search(
-                Query(words=words, most=most, country=country, domains=self._domains, blocked=self._blocked)
+                Query(
+                    words=words,
+                    most=most,
+                    country=country,
+                    domains=self._domains,
+                    blocked=self._blocked,
+                    idempotency_key=key,
+                )
             )
-            for words in queries
+            for words, key in zip(queries, keys, strict=True)
         ]
         answers = await asyncio.gather(*searches, return_exceptions=True)
         for wrong in answers:
@@ -158,11 +167,11 @@ class WebSearchTool(HostedTool):
             self._found.update(result.url for result in kept)
         return kept
 
-    async def _open(self, arguments: Mapping[str, Any]) -> list[Body]:
+    async def _open(self, arguments: Mapping[str, Any], _: str) -> list[Body]:
         page = await self._page(arguments)
         return [_result(page.url, page.title, page.text[: self._size.page])]
 
-    async def _find(self, arguments: Mapping[str, Any]) -> list[Body]:
+    async def _find(self, arguments: Mapping[str, Any], _: str) -> list[Body]:
         pattern = arguments.get("pattern")
         if not isinstance(pattern, str) or not pattern.strip():
             raise _InvalidStep("'pattern' must be a string")

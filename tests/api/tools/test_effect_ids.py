@@ -3,18 +3,21 @@
 import signal
 from typing import Any
 
+import orjson
 import pytest
 
 from engine.calls.effects import effect_id
 from responses.models import ToolCall
+from sandbox.inside.agent import EFFECT_ID
 from tenants import scope
 from tenants.models import Connector
 from tests.support.api import Api, Caller
 from tests.support.background import ended
 from tests.support.chunks import text
-from tests.support.hosted_calls import images
+from tests.support.hosted_calls import images, web
 from tests.support.mcp_requests import calling, of, tool
 from tests.support.mcp_servers import McpServer
+from tests.support.sandboxes import CODE_INTERPRETER
 from tests.support.upstream import Script, stream
 from tests.support.waiting import eventually
 from tests.support.workers import MakeWorker
@@ -44,11 +47,45 @@ def test_each_call_is_sent_with_an_effect_id_of_its_own(reaching: Api, script: S
 
 
 def test_an_image_is_requested_with_its_effect_id(api: Api, script: Script) -> None:
-    with images(api.caller) as kind:
+    with images(api) as kind:
         script.call(**kind.call).say("Done.")
         api.create(model=script.model, input="Draw.", tools=[kind.tool])
         (asked,) = kind.server.asked
     assert [asked.headers["idempotency-key"]] == ids_of(api.caller)
+
+
+def test_each_search_is_requested_with_the_effect_id_of_its_call(reaching: Api, script: Script) -> None:
+    with web(reaching) as kind:
+        script.call(web_search='{"queries":["cats","dogs"]}').say("Done.")
+        reaching.create(model=script.model, input="Search.", tools=[kind.tool])
+        sent = [headers["idempotency-key"] for headers in kind.server.headers]
+    (effect,) = ids_of(reaching.caller)
+    assert sorted(sent) == [f"{effect}-1", f"{effect}-2"]
+
+
+def logs(response: Json, kind: str) -> list[str]:
+    """Return the output of the programs of a response."""
+    if kind == "shell":
+        return [entry["stdout"].strip() for item in of(response, "shell_call_output") for entry in item["output"]]
+    return [output["logs"] for item in of(response, "code_interpreter_call") for output in item["outputs"]]
+
+
+@pytest.mark.usefixtures("sandbox")
+@pytest.mark.parametrize("kind", ["code", "shell"])
+def test_a_program_finds_the_effect_id_of_its_call_in_its_environment(api: Api, script: Script, kind: str) -> None:
+    program = f"printenv {EFFECT_ID}"
+    code = f"import os, subprocess; print(os.environ['{EFFECT_ID}'], subprocess.getoutput('{program}'))"
+    call = {"shell": {"commands": [f"echo ${EFFECT_ID} $({program})"]}, "code_interpreter": {"code": code}}
+    name = "shell" if kind == "shell" else "code_interpreter"
+    arguments = orjson.dumps(call[name]).decode()
+    # The second call runs in the same container.
+    script.call(**{name: arguments}).call(**{name: arguments}).say("Done.")
+    tool = {"type": "shell", "environment": {"type": "container_auto"}} if kind == "shell" else CODE_INTERPRETER
+    include = [] if kind == "shell" else ["code_interpreter_call.outputs"]
+    response = api.create(model=script.model, input="Work.", tools=[tool], include=include)
+    ids = ids_of(api.caller)
+    assert len({*ids}) == 2
+    assert logs(response, kind) == [f"{effect} {effect}" for effect in ids]
 
 
 @pytest.mark.parametrize("stored", [True, False], ids=["stored", "unstored"])
