@@ -16,6 +16,7 @@ from tests.support.hosted_calls import KINDS, HostedKind
 from tests.support.mcp_requests import calling, tool
 from tests.support.mcp_servers import McpServer
 from tests.support.upstream import Gate, Script, refusal, stream
+from tests.support.vector_stores import use_demo_embeddings
 from tests.support.waiting import eventually
 from tests.support.web import running_web
 
@@ -29,7 +30,9 @@ def kind(request: pytest.FixtureRequest, reaching: Api) -> Iterator[HostedKind]:
     """Each kind of hosted call."""
     if request.param in {"code", "shell"}:
         request.getfixturevalue("sandbox")
-    with KINDS[request.param](reaching.caller) as made:
+    if request.param == "files":
+        use_demo_embeddings(reaching.caller.team, url=request.getfixturevalue("demo_url"))
+    with KINDS[request.param](reaching) as made:
         yield made
 
 
