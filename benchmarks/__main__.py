@@ -49,6 +49,7 @@ from benchmarks.effects import command as effects  # noqa: E402
 from benchmarks.failover import command as failover  # noqa: E402
 from benchmarks.failover import outages  # noqa: E402
 from benchmarks.routing import command as routing  # noqa: E402
+from benchmarks.waiting import command as waiting  # noqa: E402
 from launcher.errors import LaunchError  # noqa: E402
 
 COMMANDS: Mapping[str, Callable[..., int]] = {
@@ -88,6 +89,7 @@ COMMANDS: Mapping[str, Callable[..., int]] = {
     "tables": tables.main,
     "target-outages": outages.main,
     "visited-files": visited_files.main,
+    "waiting-runs": waiting.main,
     **full_size.COMMANDS,
 }
 

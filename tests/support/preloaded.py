@@ -21,7 +21,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from queue import Queue
 from typing import NoReturn
@@ -103,8 +103,10 @@ _RUN_SECONDS = 600.0
 _LONGEST_MESSAGE = 1024 * 1024
 # Set by pytest; it changes with every test and does not affect the platform.
 _IRRELEVANT = "PYTEST_CURRENT_TEST"
-# Hooks into the start of an interpreter.
-_NEEDS_A_START = ("LD_PRELOAD", "PYTHONPROFILEIMPORTTIME")
+# A hook into the start of an interpreter.
+_NEEDS_A_START = ("PYTHONPROFILEIMPORTTIME",)
+# A library that is loaded before the program, and the file that the one of `clocks` maps. Forks inherit both.
+_INHERITED = ("LD_PRELOAD", "CLOCK_SHIFT")
 # Where `ip netns` keeps network namespaces, and their kind for setns(2).
 _NAMESPACES, _CLONE_NEWNET = Path("/run/netns"), 0x40000000
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -146,7 +148,7 @@ def start(
             with suppress(_TemplateEnded):
                 return _template(arguments[0], environment).fork(order)
         # Without its own template, or with settings that its template refused.
-        return _libraries().fork(order)
+        return _libraries(environment).fork(order)
 
 
 def start_child(command: ChildCommand) -> Process:
@@ -168,7 +170,7 @@ def run(arguments: Sequence[str], *, environment: Mapping[str, str]) -> "subproc
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         order = _Order(arguments=arguments, environment=environment, outputs=(out.fileno(), err.fileno()))
         with _lock:
-            process = _libraries().fork(order)
+            process = _libraries(environment).fork(order)
         try:
             code = process.wait(_RUN_SECONDS)
         finally:
@@ -190,10 +192,14 @@ def _template(command: str, environment: Mapping[str, str]) -> "_Template":
     return template
 
 
-@cache
-def _libraries() -> "_Template":
-    """Return the template without settings."""
-    return _Template("", os.environ)
+def _libraries(environment: Mapping[str, str]) -> "_Template":
+    """Return the template without settings for processes with this environment."""
+    key = tuple(environment.get(name, "") for name in _INHERITED)
+    if key not in _without_settings:
+        own = {name: value for name, value in os.environ.items() if name not in _INHERITED}
+        inherited = {name: value for name, value in zip(_INHERITED, key, strict=True) if value}
+        _without_settings[key] = _Template("", {**own, **inherited})
+    return _without_settings[key]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +232,7 @@ class _Template:
                 order = _Order(
                     arguments=(command,), environment=environment, outputs=(theirs.fileno(),), is_template=True
                 )
-                self._process = _libraries().fork(order)
+                self._process = _libraries(environment).fork(order)
             else:
                 code = f"import sys; sys.path[:0] = {_SOURCES!r}; from tests.support import preloaded; "
                 self._process = subprocess.Popen(
@@ -327,14 +333,13 @@ class _ForkedProcess:
 
 _lock = threading.Lock()
 _templates: dict[tuple[str, frozenset[tuple[str, str]]], _Template] = {}
+_without_settings: dict[tuple[str, ...], _Template] = {}
 
 
 @atexit.register
 def _close_templates() -> None:
-    for template in _templates.values():
+    for template in (*_templates.values(), *_without_settings.values()):
         template.close()
-    if _libraries.cache_info().currsize:
-        _libraries().close()
 
 
 # -- in the template ---------------------------------------------------------------------------------------------------

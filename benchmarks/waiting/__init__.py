@@ -1,0 +1,1 @@
+"""Background runs that wait for approvals for a day: `python -m benchmarks waiting-runs`."""
