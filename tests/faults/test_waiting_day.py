@@ -22,8 +22,8 @@ def test_waiting_runs_survive_a_day_and_the_replacement_of_all_processes(tmp_pat
         runs=runs,
         seed=SEED,
         workers=sized(1, full=2),
-        idle_seconds=sized(2, full=30),
-        settle_seconds=sized(2, full=5),
+        # Few runs show no difference.
+        idle_seconds=sized(0, full=30),
         # Other tests run at the same time.
         most_resume_seconds=sized(10, full=1),
     )
