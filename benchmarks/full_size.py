@@ -22,6 +22,7 @@ CHECKS: Mapping[str, Sequence[str]] = {
     ),
     "races": ("tests/faults/test_cancel_races.py", "tests/faults/test_file_removal_races.py"),
     "effect-kills": ("tests/faults/test_effect_kills.py",),
+    "waiting-day": ("tests/faults/test_waiting_day.py",),
     "target-faults": ("tests/faults/test_target_faults.py",),
     "routing": ("tests/unit/test_routing_simulation.py",),
     "seeding": ("tests/admin/test_seed_demo.py",),

@@ -22,7 +22,7 @@ from core.clock import shared_now
 from core.process_name import process_name
 from core.work.leases import HAS_EXPIRED, STEP_BY_INDEX, Claim, expired_before, lease_until
 from core.work.worker_messages import WorkerMessage
-from responses.models import RUNNING, Isolation, Response, Status
+from responses.models import RUNNING, SUSPENDED, Isolation, Response, Status
 from tenants import scope
 
 # The message expires soon, because workers find the response by polling anyway.
@@ -53,7 +53,7 @@ _IS_WAITING = f"""
     {_IS_OPEN} AND (lease_until IS NULL OR {HAS_EXPIRED})
     AND attempt < %(attempts)s AND NOT id = ANY (string_to_array(%(mine)s, ','))
     AND (not_before IS NULL OR not_before <= now())
-    AND (isolation = 0 OR isolation = 1 AND lease_until < now() - interval '1 minute')
+    AND (isolation IN (0, {SUSPENDED}) OR isolation = 1 AND lease_until < now() - interval '1 minute')
 """
 # `team` steps from one team to the next in an index, so that a team with 1,000 queued rows costs as much as one with a
 # single row. `runs` is the number of runs that the team would have with this row: the team with the fewest runs in
@@ -93,7 +93,8 @@ chosen AS (
 )
 UPDATE responses_response AS response
 SET lease_owner = %(owner)s, lease_token = lease_token + 1, lease_until = %(until)s, attempt = attempt + 1,
-    claims = claims || jsonb_build_object('at', now(), 'by', %(owner)s::text)
+    claims = claims || jsonb_build_object('at', now(), 'by', %(owner)s::text),
+    isolation = CASE isolation WHEN {SUSPENDED} THEN 0 ELSE isolation END
 FROM chosen
 WHERE response.id = chosen.id
 RETURNING response.id, response.team_id, response.lease_token, response.attempt, chosen.has_expired, response.status

@@ -50,6 +50,13 @@ class Isolation(models.IntegerChoices):
     ALONE = 2, "A process of its own"
 
 
+SUSPENDED = 3
+"""The isolation of a run that was suspended for a decision, until a worker continues it.
+
+It is no kind of process. Workers of releases without decisions claim only runs whose isolation they know. They would
+end this run, as one that needs the answer of the client.
+"""
+
 TERMINAL = (Status.COMPLETED, Status.INCOMPLETE, Status.FAILED, Status.CANCELLED)
 UNSUCCESSFUL = (Status.INCOMPLETE, Status.FAILED, Status.CANCELLED)
 IS_DUE = "(not_before IS NULL OR not_before <= now() OR lease_token > 1)"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from responses.models import Decision, Response
+from responses.models import Decision, Isolation, Response
 from server.tasks import sweep_decisions
 from tenants import scope
 from tenants.models import AuditEvent, Reservation, Team
@@ -178,6 +178,22 @@ def test_a_killed_worker_does_not_lose_the_request_of_its_run(
     decide(reaching, response_id, request, approve=True)
     assert text_of(ended(reaching, response_id)) == ["Both."]
     assert served.names() == ["wait", "wait", "note"]
+
+
+def test_only_workers_that_know_decisions_claim_a_run_that_has_waited(
+    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+) -> None:
+    worker = make_worker()
+    script.call(box__note="{}").say("Noted.")
+    response_id = queue(reaching, script, served)
+    (request,) = awaited(reaching, response_id)
+    worker.stop()
+    decide(reaching, response_id, request, approve=True)
+    # Workers of the former release claim runs with the isolations that they know.
+    assert row(reaching, response_id).isolation not in Isolation.values
+    make_worker()
+    assert text_of(ended(reaching, response_id)) == ["Noted."]
+    assert row(reaching, response_id).isolation == Isolation.NONE
 
 
 def test_waiting_runs_hold_no_slot(reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker) -> None:

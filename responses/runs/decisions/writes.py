@@ -7,7 +7,7 @@ from core.db.statement_pipeline import Statement
 from engine.calls.outcomes import request_digest
 from engine.state import PendingCall
 from engine.steps import CallRecord
-from responses.models import Decision, DecisionState, Isolation
+from responses.models import SUSPENDED, Decision, DecisionState
 from responses.runs.identity import RunIdentity
 from responses.runs.rows import Row, new_row
 from responses.runs.store import GUARDED, ExtraWrite
@@ -20,7 +20,7 @@ _APPROVED = f"{McpApprovalRequest.prefix}_"
 _SUSPEND = Statement(f"""
     WITH suspended AS (SELECT id FROM json_to_recordset($1::json) AS given (id text, guard text) WHERE {GUARDED})
     UPDATE responses_response AS response SET
-        lease_owner = NULL, lease_until = NULL, isolation = {Isolation.NONE:d}, attempt = greatest(attempt - 1, 0),
+        lease_owner = NULL, lease_until = NULL, isolation = {SUSPENDED}, attempt = greatest(attempt - 1, 0),
         waits_until = (
             SELECT min(expires_at) FROM responses_approval
             WHERE response_id = response.id AND state = '{DecisionState.ASKED}' AND expires_at IS NOT NULL

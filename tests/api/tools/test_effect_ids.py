@@ -103,15 +103,31 @@ def test_a_call_is_stored_before_it_is_sent(
         eventually(lambda: [row.status for row in rows(reaching.caller)] == ["completed"])
 
 
-def after_a_kill(api: Api, script: Script, served: McpServer, make_worker: MakeWorker, **changed: Any) -> Json:
-    """Kill a worker during a call of `wait`, and return the response as another worker has ended it."""
-    served.make_unrepeatable("wait")
+def after_a_kill(
+    api: Api,
+    script: Script,
+    served: McpServer,
+    make_worker: MakeWorker,
+    *,
+    repeatable: bool = False,
+    is_old: bool = False,
+    **changed: Any,
+) -> Json:
+    """Kill a worker during a call of `wait`, and return the response as another worker has ended it.
+
+    With `is_old`, the row of the call has only what the release before effect ids stored.
+    """
+    if not repeatable:
+        served.make_unrepeatable("wait")
     first = make_worker(LEASE_SECONDS="3")
     script.call(box__wait="{}").always(stream(*text("Done.")))
     tools = [{**tool(served), **changed}]
     response_id = api.create(model=script.model, input="Go.", tools=tools, background=True)["id"]
     served.wait_for_calls(1)
     first.stop(signal.SIGKILL)
+    if is_old:
+        with scope.team(api.caller.team.pk):
+            ToolCall.objects.update(if_ended=None)
     served.opened.set()
     make_worker(LEASE_SECONDS="3")
     return ended(api, response_id)
@@ -153,3 +169,22 @@ def test_a_call_of_any_other_tool_is_not_repeated(
     assert served.names() == ["wait"]
     reaching.create(model=script.model, input="And now?", previous_response_id=response["id"])
     assert UNKNOWN in next(message["content"] for message in script.messages[-1] if message["role"] == "tool")
+
+
+@pytest.mark.slow
+def test_a_repeatable_call_that_the_former_release_made_is_repeated(
+    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+) -> None:
+    response = after_a_kill(reaching, script, served, make_worker, repeatable=True, is_old=True)
+    assert (response["status"], of(response, "mcp_call")[-1]["status"]) == ("completed", "completed")
+    assert served.names() == ["wait", "wait"]
+
+
+@pytest.mark.slow
+def test_any_other_call_that_the_former_release_made_is_not_repeated(
+    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+) -> None:
+    response = after_a_kill(reaching, script, served, make_worker, is_old=True)
+    assert response["status"] == "failed"
+    assert "not known to be repeatable" in response["error"]["message"]
+    assert served.names() == ["wait"]
