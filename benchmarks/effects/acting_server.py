@@ -107,14 +107,20 @@ class ActingServer:
         await self._released[run].wait()
 
 
+def application(server: ActingServer) -> web.Application:
+    """Return the application of both servers."""
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", server.complete)
+    app.router.add_post("/mcp", server.serve)
+    return app
+
+
 @asynccontextmanager
 async def running_server() -> AsyncIterator[ActingServer]:
     """Run the servers on the current event loop and a free port."""
-    server, app = ActingServer(), web.Application()
-    app.router.add_post("/v1/chat/completions", server.complete)
-    app.router.add_post("/mcp", server.serve)
+    server = ActingServer()
     # The effects of a killed client's calls are not undone.
-    runner = web.AppRunner(app, handler_cancellation=False, access_log=None, shutdown_timeout=0.1)
+    runner = web.AppRunner(application(server), handler_cancellation=False, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
