@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -290,7 +291,7 @@ class WaitingDriver:
             await self._decide_run(run)
             await self.server.acted(run.name)
             seconds.append(time.monotonic() - began)
-            await until(lambda response_id=run.response_id: self._has_ended(response_id), seconds=60)
+            await until(partial(self._has_ended, run.response_id), seconds=60)
         seconds.sort()
         name = f"s from a decision to the call, {len(seconds)} decisions"
         median, late = seconds[len(seconds) // 2], seconds[int(len(seconds) * 0.95)]
