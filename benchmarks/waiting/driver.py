@@ -1,4 +1,4 @@
-"""Runs that wait for approvals while a day passes and every process is replaced, and what becomes of them."""
+"""Runs that wait for approvals while a day passes and every process is replaced, and the ends of these runs."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ WHERE end_user LIKE 'run-%'
 
 
 class Fate(StrEnum):
-    """What becomes of a run, and the part of the runs of which it becomes that."""
+    """The ends of runs that have waited."""
 
     APPROVED = "approved"
     DENIED = "denied"
@@ -62,6 +62,7 @@ class Fate(StrEnum):
     APPROVED_LATE = "approved after the default time"
 
 
+# The shares of the runs, in percent.
 _PARTS = {
     Fate.APPROVED: 40,
     Fate.DENIED: 20,
@@ -108,7 +109,7 @@ class WaitingRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Idle:
-    """What the platform used in an interval in which runs only waited."""
+    """Use of resources in an interval in which runs only waited."""
 
     memory: Memory
     work: Work
@@ -124,7 +125,7 @@ class Outcome:
 
     @property
     def holds(self) -> bool:
-        """Whether there are no faults and all figures are within their limits."""
+        """True if there are no faults and all figures are within their limits."""
         return not self.faults and all(floor.holds for floor in self.floors)
 
     def text(self) -> str:
