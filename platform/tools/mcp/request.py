@@ -26,6 +26,9 @@ async def servers(tools: Sequence[object], *, principal: Principal) -> list[Remo
     ]
 
 
+_DECLARATIONS = ("always_asks", "waits", "honours_effect_ids")
+
+
 def encrypt_servers(found: Sequence[RemoteServer]) -> str:
     """Encrypt the servers for the row of a background run, which another worker may have to resume."""
     kept = [
@@ -34,9 +37,8 @@ def encrypt_servers(found: Sequence[RemoteServer]) -> str:
             "url": server.url,
             "headers": {**server.headers},
             "vouched": server.vouched,
-            "always_asks": server.always_asks,
-            "waits": server.waits,
-            "honours_effect_ids": server.honours_effect_ids,
+            # Workers of the former release know no declarations, so that only those that were made are stored.
+            **{name: True for name in _DECLARATIONS if getattr(server, name)},
         }
         for server in found
     ]
