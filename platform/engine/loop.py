@@ -88,7 +88,14 @@ class Run:
         self._now = now
         # Runs of unstored responses that are only ended have no parameters, and make no calls.
         response_id = context.parameters.get("id", "")
-        self._hosted = HostedCalls(state, tools, response_id=response_id, now=now, include=context.include)
+        self._hosted = HostedCalls(
+            state,
+            tools,
+            response_id=response_id,
+            now=now,
+            include=context.include,
+            wait_seconds=context.call_wait_seconds,
+        )
         self._compactor = Compactor(context, state, model=model, tools=tools, now=now)
         self._evaluator = TurnEvaluator(context=context, state=state, tools=tools)
         self._moderation = ModerationGate(checks, state, end=self._end, now=now) if checks is not None else None
@@ -157,9 +164,13 @@ class Run:
             case Action.START | Action.PREPARE_TOOLS | Action.CALL_MODEL:
                 # The tool of a call that an earlier process started may be gone.
                 unknown = self._hosted.unknown_outcome(knows_tools=True)
-                return Action.RUN_CALLS if unknown is None else self.end_idle(failed(unknown.failure))
+                if unknown is not None:
+                    return self.end_idle(failed(unknown.failure))
+                if (kept := self._hosted.resume()) is not None:
+                    self._open_item.fragment = kept
+                return Action.RUN_CALLS
             case Action.RUN_CALLS:
-                if self._waits_for_decisions():
+                if self._hosted.is_waiting or self._waits_for_approvals():
                     return RunSuspended()
                 if self._state.awaits_client:
                     # The response is complete for us: the client sends outputs or approvals in its next request.
@@ -175,8 +186,8 @@ class Run:
                 return self.end_idle(failed(compactor.failure))
         return self._completed() if compactor.is_only_step else Action.CALL_MODEL
 
-    def _waits_for_decisions(self) -> bool:
-        """Return true if people have to decide about calls before the run continues. It waits for no outputs."""
+    def _waits_for_approvals(self) -> bool:
+        """Return true if people have to approve calls before the run continues. It waits for no outputs."""
         state = self._state
         return self._context.decision_seconds is not None and state.awaits_client and not state.awaits_outputs
 
@@ -193,7 +204,7 @@ class Run:
     def is_idle(self) -> bool:
         """True when another process can continue the run without repeating a model call or a tool call."""
         busy = self._turn is not None or self._compactor.is_running
-        return not busy and not any(p.attempt and p.result is None for p in self._state.pending)
+        return not busy and not any(p.is_unanswered and p.decision is None for p in self._state.pending)
 
     def interrupt(self, ending: Ending) -> RunEnded:
         """End the run immediately, because it was cancelled or because its process cannot continue it.
@@ -260,7 +271,8 @@ class Run:
         if self._state.fragments:
             events, items = self._close_fragments()
             self._state.output += items
-            yield FragmentsClosed(events=events, items=items)
+            if events or items:
+                yield FragmentsClosed(events=events, items=items)
 
     async def _prepare_tools(self) -> AsyncGenerator[Step, None]:
         async with aclosing(self._tools.prepare(self._context, self._state)) as preparing:
@@ -330,7 +342,7 @@ class Run:
             state.output.append(items[-1])
         records = calls.records(turn=record.number, after=len(state.output))
         self._register_calls(records)
-        if self._waits_for_decisions():
+        if self._waits_for_approvals():
             expires_at = record.ended_at + timedelta(seconds=self._context.decision_seconds or 0)
             records = [call if call.ask is None else replace(call, expires_at=expires_at) for call in records]
         return TurnEnded(events=events, turn=record, items=items, calls=records)
@@ -467,7 +479,10 @@ class Run:
         # they are left out of the context of later turns, except for calls, whose final items are known.
         items: list[OutputItem] = []
         events: list[Event] = []
+        kept = [] if ends_run else [f for f in self._state.fragments if self._hosted.keeps_open(f)]
         for fragment in self._state.fragments:
+            if fragment in kept:
+                continue
             if ends_run and (call := self._hosted.close_at_end(fragment)) is not None:
                 events += call[0]
                 items += call[1]
@@ -475,7 +490,7 @@ class Run:
             body, closed = close_fragment(fragment)
             items.append(OutputItem(body=body, in_context=False))
             events += closed
-        self._state.fragments = []
+        self._state.fragments = kept
         return events, items
 
 

@@ -13,6 +13,7 @@ from core.records import record
 from engine.attachments import Attachments
 from engine.calls.effects import UNKNOWN_RESULT
 from engine.calls.outcomes import ToolResult
+from engine.calls.waits import PendingDecision
 from engine.compaction.items import CompactionCipher, CompactionPlan
 from engine.converter.segments import ReasoningCipher
 from engine.events.types import Body
@@ -44,8 +45,10 @@ class RunContext:
     The first `instruction_items` items belong to the instructions (a prompt's messages); the following
     `compacted_items` replace an earlier part of the conversation. `compaction` sets when to compact again. A run that
     does not generate (`generate: false`) calls no model and completes immediately. Without `wants_events`, the
-    client reads only the end, as in a JSON request. With `decision_seconds`, the run waits so long for the decisions of
-    people about its calls. Without it, the response completes, and the client sends the decisions in its next request.
+    client reads only the end, as in a JSON request. With `decision_seconds`, the run waits so long for the approval of
+    its calls. Without it, the response completes, and the client sends the approvals in its next request. With
+    `call_wait_seconds`, the run waits so long for decisions about calls that it has made: what the outcome of an
+    interrupted call was, or what to answer to the question of a tool. Without it, the run or the call fails.
     """
 
     parameters: dict[str, Any]
@@ -64,6 +67,7 @@ class RunContext:
     generates: bool = True
     wants_events: bool = True
     decision_seconds: int | None = None
+    call_wait_seconds: int | None = None
 
 
 @record
@@ -81,7 +85,8 @@ class PendingCall:
     `attempt` is the number of starts; after the first one the call may have taken effect. `result` and `returned_at`
     are set if the call returned before an earlier call of the same turn. `items` are the items of the call if the run
     ends now; they are empty before the first start. `repeatable` is true if the tool declared, when the call was
-    started, that repeating it does no harm; None if this was not recorded.
+    started, that repeating it does no harm; None if this was not recorded. `decision` is the decision of a person about
+    the last start, for which the call waits.
     """
 
     call: Call
@@ -91,6 +96,7 @@ class PendingCall:
     returned_at: datetime | None = None
     items: tuple[Body, ...] = ()
     repeatable: bool | None = None
+    decision: PendingDecision | None = None
 
     @property
     def is_unanswered(self) -> bool:
@@ -100,7 +106,9 @@ class PendingCall:
     @property
     def outcome(self) -> ToolResult | None:
         """Outcome of the call if the run ends now; None if the call was never made."""
-        return self.result or (UNKNOWN_RESULT if self.attempt else None)
+        if self.result is None and self.attempt:
+            return self.decision.unanswered if self.decision is not None else UNKNOWN_RESULT
+        return self.result
 
     def stored(self) -> dict[str, Any]:
         """Return the items and the declaration of the tool as JSON, for a process that resumes or ends the run."""

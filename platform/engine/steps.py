@@ -172,6 +172,14 @@ class ToolsReturned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallsWaiting:
+    """Hosted calls wait for decisions of people. The run is suspended when its other calls have returned."""
+
+    calls: list[PendingCall]
+    events: list[Event] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFinished:
     """A hosted call ended; `items` are its output items, `kind` is the kind of its tool."""
 
@@ -221,6 +229,7 @@ Step = (
     | TurnDiscarded
     | ToolsStarted
     | ToolsReturned
+    | CallsWaiting
     | ToolFinished
     | RunSuspended
     | RunEnded

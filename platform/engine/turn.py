@@ -230,11 +230,20 @@ class Finish(StrEnum):
     INTERRUPTED = "interrupted"
 
 
+@record
+class ToolInput:
+    """Question of a hosted tool about a call, and the answer to it, both as JSON of the tool."""
+
+    question: Body
+    answer: Body
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """Tool call requested by the model. `arguments` is JSON text, or the input of a custom tool.
 
-    `effect_id` identifies the effects of a hosted call that is being made: a tool that gets it twice acts once.
+    `effect_id` identifies the effects of a hosted call that is being made: a tool that gets it twice acts once. `input`
+    is the answer to a question that the tool has asked instead of returning a result.
     """
 
     item_id: str
@@ -242,6 +251,7 @@ class Call:
     name: str
     arguments: str
     effect_id: str = ""
+    input: ToolInput | None = None
 
 
 _SERVICE_TIERS = frozenset({"default", "flex", "scale", "priority", "fast", "ultrafast"})

@@ -22,6 +22,7 @@ class DecisionState(models.TextChoices):
     ASKED = "asked", "Asked"
     GRANTED = "granted", "Granted"
     DENIED = "denied", "Denied"
+    ANSWERED = "answered", "Answered"
     EXPIRED = "expired", "Expired"
     WITHDRAWN = "withdrawn", "Withdrawn"
 
@@ -42,6 +43,8 @@ class Decision(TeamRow):
     The row has digests of the data that was shown to the person: `request` is the digest of server, tool and arguments,
     `definition` the digest of the tool's description. They ensure that an answer approves exactly the call that was
     shown. An approval belongs to its call: until `dispatched_at`, another request may answer if the first one failed.
+
+    The other kinds are about a call that was made: they have no digests, and belong to one `attempt` of the call.
     """
 
     id = IdField()
@@ -50,6 +53,8 @@ class Decision(TeamRow):
     )
     response = models.ForeignKey(Response, on_delete=models.CASCADE, related_name="+")
     call_id = models.CharField(max_length=64, db_collation="C")
+    turn = models.PositiveIntegerField(null=True, help_text="The turn of the call, as call ids may be repeated.")
+    attempt = models.PositiveIntegerField(default=0, db_default=0, help_text="The start of the call that it is about.")
     request = models.CharField(max_length=64)
     definition = models.CharField(max_length=64)
     state = models.CharField(max_length=10, choices=DecisionState.choices, default=DecisionState.ASKED)
@@ -62,6 +67,8 @@ class Decision(TeamRow):
     )
     decided_by = models.CharField(max_length=200, default="", db_default="", help_text="The user or API key.")
     reason = models.TextField(default="", db_default="")
+    question = models.JSONField(null=True, help_text="The question of a tool.")
+    answer = models.JSONField(null=True, help_text="The answer about an unknown outcome, or to a question.")
     dispatched_at = models.DateTimeField(null=True, help_text="When the call was made. It is made only once.")
 
     class Meta:

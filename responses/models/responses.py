@@ -138,6 +138,10 @@ class Response(TeamRow):
     waits_until = models.DateTimeField(
         null=True, help_text="The run waits for decisions of people until then. No worker claims it meanwhile."
     )
+    waits_since = models.DateTimeField(null=True, help_text="When the run began to wait for decisions of people.")
+    waited_ms = models.PositiveBigIntegerField(
+        null=True, help_text="How long the run has waited for decisions. Durations do not include it."
+    )
     claims = models.JSONField(default=list, help_text="Time and worker of each claim.")
     handed_over_at = models.DateTimeField(
         null=True, help_text="When a stopping web process has left the run to the workers, which execute it since then."
@@ -349,6 +353,9 @@ class ToolCall(TeamRow):
     if_ended = models.JSONField(null=True)
     started_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True)
+    waited_ms = models.PositiveBigIntegerField(
+        null=True, help_text="How long it has waited for decisions of people. Durations do not include it."
+    )
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["response", "turn", "call_id"], name="tool_call_once")]

@@ -6,6 +6,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from django.conf import settings
+
 from conversations.items import StoredItem
 from core.clock import now
 from core.db.db_threads import in_db_thread
@@ -225,6 +227,7 @@ def build_run_context(
     attachments: TeamAttachments | None,
     generates: bool = True,
     wants_events: bool = True,
+    in_background: bool = False,
 ) -> RunContext:
     """Build the constant part of a run from its request and its context."""
     items, parameters, options = context.items, request.parameters, request.options
@@ -243,6 +246,8 @@ def build_run_context(
         compacted_items=context.compacted,
         compaction=compaction_plan(options),
         decision_seconds=options.get("decision_seconds"),
+        # Other runs have a client that waits for the response.
+        call_wait_seconds=options.get("decision_seconds", settings.APPROVAL_WAIT_SECONDS) if in_background else None,
         generates=generates,
         wants_events=wants_events,
     )
@@ -261,4 +266,5 @@ def restore_run_context(response: Response, input_bodies: Sequence[Body]) -> Run
         ),
         context=restore_context(response, input_bodies, preface=preface),
         attachments=TeamAttachments(response.team_id),
+        in_background=response.background,
     )

@@ -20,6 +20,7 @@ from engine.events.types import DONE_FRAME
 from engine.state import OutputItem, PendingCall
 from engine.steps import (
     CallRecord,
+    CallsWaiting,
     ContextCompacted,
     Emitted,
     FragmentsClosed,
@@ -173,6 +174,9 @@ class Recorder:
                 calls = [self._open_call(p, step) for p in step.calls]
                 if isinstance(step, ToolsStarted):
                     extra += writes.dispatches(step.calls)
+            case CallsWaiting():
+                rows = writes.waiting_rows(identity, step.calls)
+                calls = [self._waiting_call(p) for p in step.calls]
             case ToolFinished():
                 record = run_usage.finished_call_record(identity, step)
                 rows = [*self._item_rows(step.items), *filter(None, [record])]
@@ -190,11 +194,7 @@ class Recorder:
             extra += appends
         if self._identity is not identity:
             extra.append(run_usage.answered(self._identity))
-        # The row of a turn contains the spans before the turn. A run may also end without a turn, or fail while it is
-        # prepared.
-        measured = None
-        if isinstance(step, RunEnded | ToolsPrepared) and not any(row.table is Turn for row in rows):
-            measured = spans.take(identity.created_at) or None
+        measured = self._spans_without_turn(step, rows)
         ended: dict[str, Any] = {}
         if isinstance(step, RunEnded):
             data += DONE_FRAME
@@ -213,16 +213,7 @@ class Recorder:
                     at=step.ended_at,
                 )
                 extra.append(ExtraWrite(_INSERT_DELIVERIES, event))
-            ended = {
-                "status": ending.status,
-                "ended_at": step.ended_at,
-                "service_tier": ending.service_tier[:20],
-                "duration_ms": milliseconds(step.ended_at - identity.created_at),
-                "error": _stored_error(ending, is_stored=identity.stored),
-                "error_code": ending.error["code"] if ending.error else None,
-                "incomplete_reason": ending.incomplete_reason,
-                "moderation": ending.moderation,
-            }
+            ended = self._ended_columns(step)
         if self._reservation is not None:
             self._settlement = self._reservation.settlement(
                 [row for row in rows if not any(row is record for record in tools.values())],
@@ -303,6 +294,10 @@ class Recorder:
             call_id, status="in_progress", started_at=step.started_at, attempt=pending.attempt, if_ended=known
         )
 
+    def _waiting_call(self, pending: PendingCall) -> CallUpdate:
+        known = pending.stored() if self._stores_items else None
+        return self._update(pending.call.call_id, status="awaiting_decision", if_ended=known)
+
     def _finished_call(self, step: ToolFinished) -> CallUpdate:
         """Return the new state of a hosted call. Its items must already have their positions."""
         result = step.result
@@ -382,6 +377,27 @@ class Recorder:
 
     def _update(self, call_id: str, **columns: Any) -> CallUpdate:
         return CallUpdate(response_id=self._identity.response_id, call_id=call_id, **columns)
+
+    def _spans_without_turn(self, step: Step, rows: Sequence[Row]) -> list[dict[str, Any]] | None:
+        # The row of a turn contains the spans before the turn. A run may also end without a turn, or fail while it is
+        # prepared.
+        if isinstance(step, RunEnded | ToolsPrepared) and not any(row.table is Turn for row in rows):
+            return spans.take(self._identity.created_at) or None
+        return None
+
+    def _ended_columns(self, step: RunEnded) -> dict[str, Any]:
+        """Return the columns of a response that are set at its end."""
+        ending, identity = step.ending, self._identity
+        return {
+            "status": ending.status,
+            "ended_at": step.ended_at,
+            "service_tier": ending.service_tier[:20],
+            "duration_ms": milliseconds(step.ended_at - identity.created_at),
+            "error": _stored_error(ending, is_stored=identity.stored),
+            "error_code": ending.error["code"] if ending.error else None,
+            "incomplete_reason": ending.incomplete_reason,
+            "moderation": ending.moderation,
+        }
 
     def _response_update(self, measured: list[dict[str, Any]] | None, ended: Mapping[str, Any]) -> ResponseUpdate:
         progress = self._progress

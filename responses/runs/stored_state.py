@@ -1,9 +1,11 @@
 """The state of a run, restored from its rows and its log."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from conversations.models import Placement, Section
 from engine.calls.outcomes import ToolResult
+from engine.calls.waits import PendingDecision, WaitKind
 from engine.events.fold import Fold
 from engine.state import (
     ContextInsertion,
@@ -15,16 +17,21 @@ from engine.state import (
     output_images,
 )
 from engine.turn import Call, Usage
-from responses.models import Response, Status, ToolCall, Turn
+from responses.models import Decision, DecisionKind, DecisionState, Response, Status, ToolCall, Turn
 
 # An approved call has a second row, under the id of its approval request.
 _NOT_MADE = frozenset({"asked", "approved", "denied", "refused"})
+# Statuses of hosted calls that have no final item.
+_PENDING = frozenset({"pending", "in_progress", "awaiting_decision", "returned"})
 # Statuses of hosted calls that were started.
-_STARTED = frozenset({"in_progress", "returned", "completed", "failed"})
+_STARTED = frozenset({"in_progress", "awaiting_decision", "returned", "completed", "failed"})
 
 
 def restore_state(response: Response, fold: Fold, turns: Sequence[Turn], calls: Sequence[ToolCall]) -> RunState:
-    """Return the state of a run after its last committed step. `fold` holds the events of its log."""
+    """Return the state of a run after its last committed step. `fold` holds the events of its log.
+
+    Call it inside a scope that sees the response's team.
+    """
     places = Placement.objects.filter(owner=response.pk, section=Section.OUTPUT).select_related("item")
     output = [OutputItem(body=p.item.body, in_context=p.in_context) for p in places.order_by("position")]
     committed = {item.body["id"] for item in output}
@@ -39,8 +46,7 @@ def restore_state(response: Response, fold: Fold, turns: Sequence[Turn], calls: 
     return RunState(
         turn=response.turns,
         output=output,
-        # Calls of hosted tools without an item.
-        pending=[_pending_call(row) for row in calls if row.status in {"pending", "in_progress", "returned"}],
+        pending=_pending_calls(response, calls),
         fragments=uncommitted,
         insertions=_insertions(calls),
         discarded=len(discarded),
@@ -85,15 +91,38 @@ def _insertions(rows: Iterable[ToolCall]) -> list[ContextInsertion]:
     return insertions
 
 
-def _pending_call(row: ToolCall) -> PendingCall:
-    known = row.if_ended or {}
+def _pending_calls(response: Response, calls: Sequence[ToolCall]) -> list[PendingCall]:
+    """Return the calls of hosted tools that have no final item, with the decisions about them."""
+    pending = [row for row in calls if row.status in _PENDING]
+    decisions: dict[tuple[int | None, str], Decision] = {}
+    if any(row.status != "pending" for row in pending):
+        asked = Decision.objects.filter(response=response).exclude(kind=DecisionKind.APPROVAL)
+        # The last decision about each call.
+        decisions = {(decision.turn, decision.call_id): decision for decision in asked.order_by("attempt")}
+    return [_pending_call(row, decisions.get((row.turn, row.call_id))) for row in pending]
+
+
+def _pending_call(row: ToolCall, last: Decision | None) -> PendingCall:
+    known, call, decision = row.if_ended or {}, call_of(row), None
+    if last is not None:
+        decision = PendingDecision(
+            id=last.pk,
+            kind=WaitKind(last.kind),
+            expires_at=last.expires_at,
+            question=last.question,
+            answer=last.answer if last.state == DecisionState.ANSWERED else None,
+        )
+        if last.attempt < row.attempt:
+            # The call was sent again with the answer.
+            call, decision = replace(call, input=decision.input), None
     return PendingCall(
-        call=call_of(row),
+        call=call,
         turn=row.turn,
         attempt=0 if row.status == "pending" else row.attempt,
         result=ToolResult.restored(row.result) if row.result else None,
         items=tuple(known.get("items", ())),
         repeatable=known.get("repeatable"),
+        decision=decision if row.status == "awaiting_decision" else None,
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing_extensions import override
 
 from core.errors import Failure
-from engine.calls.outcomes import ToolResult
+from engine.calls.outcomes import InputRequired, ToolResult
 from engine.calls.toolbox import HostedTool, Toolbox
 from engine.converter.chat import ChatConverter
 from engine.events.types import Event
@@ -111,7 +111,7 @@ class HostedTools(HostedTool):
 class ScriptedTools(HostedTools):
     """Hosted tools by name with the results of their calls in order. All other names are client tools."""
 
-    def __init__(self, *, repeatable: bool = True, **results: Sequence[str | ToolResult]) -> None:
+    def __init__(self, *, repeatable: bool = True, **results: Sequence[str | ToolResult | InputRequired]) -> None:
         self._results = {name: list(given) for name, given in results.items()}
         self._repeatable = repeatable
         self.calls: list[Call] = []
@@ -130,7 +130,7 @@ class ScriptedTools(HostedTools):
         return self._repeatable
 
     @override
-    async def call(self, call: Call) -> ToolResult:
+    async def call(self, call: Call) -> ToolResult | InputRequired:
         """Return the next result of the tool."""
         assert self._results[call.name], f"{call.name} was called more often than the test foresaw"
         self.calls.append(call)

@@ -55,6 +55,16 @@ class ToolResult:
         return cls(**{**stored, "parts": tuple(stored["parts"])})
 
 
+@dataclass(frozen=True, slots=True)
+class InputRequired:
+    """Question that a tool has asked instead of returning a result. `question` is JSON of the tool.
+
+    If the run can wait, a person answers, and the call is sent again with the answer as its `input`.
+    """
+
+    question: Body
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolLimits:
     """Limits of one call: its duration, and the length of the output that the model reads."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from core.ids import new_id
 from engine import spans
-from engine.calls.outcomes import CallDecision, Execute, Refuse, ToolLimits, ToolResult
+from engine.calls.outcomes import CallDecision, Execute, InputRequired, Refuse, ToolLimits, ToolResult
 from engine.events.types import Body, Event
 from engine.state import RunContext, RunState
 from engine.steps import Emitted, ToolsPrepared
@@ -96,7 +96,7 @@ class HostedTool(ABC):
         }
 
     @abstractmethod
-    async def call(self, call: Call) -> ToolResult:
+    async def call(self, call: Call) -> ToolResult | InputRequired:
         """Run the call, whose arguments are a JSON object. Failures are results; only bugs raise."""
 
     def close_items(self, body: Body, call: Call, result: ToolResult) -> list[Body]:

@@ -47,12 +47,35 @@ def decision_rows(identity: RunIdentity, calls: Iterable[CallRecord]) -> list[Ro
             team_id=identity.team_id,
             response_id=identity.response_id,
             call_id=call.call.call_id,
+            turn=call.turn,
             request=request_digest(call.ask.item),
             definition=call.ask.definition,
             expires_at=call.expires_at,
         )
         for call in calls
         if call.ask is not None
+    ]
+
+
+def waiting_rows(identity: RunIdentity, calls: Iterable[PendingCall]) -> list[Row]:
+    """Return the rows of the decisions for which these calls wait."""
+    return [
+        new_row(
+            Decision,
+            id=call.decision.id,
+            kind=call.decision.kind.value,
+            team_id=identity.team_id,
+            response_id=identity.response_id,
+            call_id=call.call.call_id,
+            turn=call.turn,
+            attempt=call.attempt,
+            request="",
+            definition="",
+            question=call.decision.question,
+            expires_at=call.decision.expires_at,
+        )
+        for call in calls
+        if call.decision is not None
     ]
 
 
