@@ -34,6 +34,7 @@ from conversations.items.calls import (
     origin,
 )
 from conversations.items.hosted import (
+    HISTORY_ONLY,
     HOSTED_CALLS,
     CodeInterpreterCall,
     CodeLogs,
@@ -89,6 +90,7 @@ from conversations.items.union import (
 # The public interface of the package; its modules are internal.
 __all__ = [
     "CLIENT_CALLS",
+    "HISTORY_ONLY",
     "HOSTED_CALLS",
     "INCLUDABLE",
     "MAX_ID",

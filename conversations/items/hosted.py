@@ -324,3 +324,9 @@ HOSTED_CALLS = frozenset(
     }
 )
 """Types of items that are stored together with the upstream's id of the call."""
+
+HISTORY_ONLY = frozenset({"mcp_approval_response"})
+"""Types of items that a run may add to the history, but not to the output of its response.
+
+OpenAI has them only in requests, and some clients refuse a response with one of them.
+"""

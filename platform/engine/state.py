@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
-from conversations.items import StoredItem, from_wire, readable_items
+from conversations.items import HISTORY_ONLY, StoredItem, from_wire, readable_items
 from core.records import record
 from engine.attachments import Attachments
 from engine.calls.effects import UNKNOWN_RESULT
@@ -76,6 +76,11 @@ class OutputItem:
 
     body: Body
     in_context: bool = True
+
+    @property
+    def is_public(self) -> bool:
+        """False for an item that only the model and the history of the conversation have."""
+        return self.body["type"] not in HISTORY_ONLY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +249,7 @@ class RunState:
     @property
     def next_output_index(self) -> int:
         """Output index of the next item. Fragments keep their index."""
-        return len(self.output) + len(self.fragments)
+        return sum(item.is_public for item in self.output) + len(self.fragments)
 
     def context_items(self) -> list[StoredItem]:
         """Return the output so far as the model reads it in the next turn."""
@@ -268,4 +273,4 @@ class RunState:
 
     def bodies(self) -> list[Body]:
         """Return the output items as in the API, in order."""
-        return [item.body for item in self.output]
+        return [item.body for item in self.output if item.is_public]

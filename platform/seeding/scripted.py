@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from conversations.items import project
 from core.ids import new_id
-from engine.calls.item_events import after_result, before_result, whole_item
+from engine.calls.item_events import after_result, before_result
 from engine.calls.outcomes import CallDecision, Execute, RequireApproval, ToolResult, request_digest
 from engine.calls.toolbox import HostedTool
 from engine.compaction.token_estimate import tokens
@@ -129,14 +129,8 @@ class ScriptedTools(HostedTool):
     @override
     async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[ToolsPrepared, None]:
         if self._decisions:
-            first = state.next_output_index
-            events = [
-                event
-                for index, item in enumerate(self._decisions, first)
-                for event in whole_item(item, output_index=index)
-            ]
             items = [OutputItem(body=body) for body in self._decisions]
-            yield ToolsPrepared(events=events, items=items, calls=self._approved)
+            yield ToolsPrepared(events=[], items=items, calls=self._approved)
         elif self.kind == "mcp":
             self._clock.wait(0.35)
             body, index = {"id": new_id("mcpl"), **LISTED_TOOLS}, state.next_output_index

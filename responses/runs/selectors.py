@@ -11,6 +11,7 @@ from django.db import connection
 from django.db.models import IntegerField, TextField
 from django.db.models.expressions import BaseExpression, RawSQL
 
+from conversations.items import HISTORY_ONLY
 from conversations.models import Placement, Section
 from conversations.selectors import context_items
 from core.clock import unix
@@ -118,6 +119,7 @@ def reject_oversized_context(characters: int) -> None:
 def outputs(responses: Sequence[Response]) -> dict[str, list[Body]]:
     """Return the output items of these responses, by response id."""
     places = Placement.objects.filter(owner__in=[response.pk for response in responses], section=Section.OUTPUT)
+    places = places.exclude(item__type__in=HISTORY_ONLY)
     by_owner: dict[str, list[Body]] = defaultdict(list)
     for owner, body in places.order_by("owner", "position").values_list("owner", "item__body"):
         by_owner[owner].append(body)

@@ -39,7 +39,7 @@ class ApprovalAnswer:
 class DecidedApproval:
     """A decision about a call. `definition` is the digest of the tool's definition at the time of the request.
 
-    `has_waited`: the run has waited for the decision, so its output must contain the decision. `turn` is then the
+    `has_waited`: the run has waited for the decision, so its history must contain the decision. `turn` is then the
     number of the turn that asked.
     """
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from engine.events.fold import Fold
 from responses.models import Decision, Isolation, Response
 from server.tasks import sweep_decisions
 from tenants import scope
@@ -14,6 +15,7 @@ from tenants.prices import PriceList
 from tests.support.api import Api, error, ok
 from tests.support.background import ended, text_of
 from tests.support.chunks import chunk, text
+from tests.support.conversations import begin, items
 from tests.support.limits import limit
 from tests.support.machine_clock import machine_time
 from tests.support.mcp_requests import asking, calling, of, word
@@ -69,7 +71,7 @@ def test_an_approved_call_is_made_by_the_same_response(
     served.wait_for_calls(1)
     assert machine_time() - began < 2
     response = ended(reaching, response_id)
-    kinds = ["mcp_list_tools", "mcp_approval_request", "mcp_approval_response", "mcp_call", "message"]
+    kinds = ["mcp_list_tools", "mcp_approval_request", "mcp_call", "message"]
     assert (response["status"], [item["type"] for item in response["output"]]) == ("completed", kinds)
     assert of(response, "mcp_call")[0]["approval_request_id"] == request["id"]
     assert [line["role"] for line in script.messages[1]] == ["user", "assistant", "tool"]
@@ -107,11 +109,35 @@ def test_the_model_reads_the_reason_of_a_denial(
     (request,) = awaited(reaching, response_id)
     decide(reaching, response_id, request, approve=False, reason="Too dear.")
     response = ended(reaching, response_id)
-    (decision,) = of(response, "mcp_approval_response")
-    assert (decision["approve"], decision["reason"], text_of(response)) == (False, "Too dear.", ["Never mind."])
+    assert text_of(response) == ["Never mind."]
     assert script.messages[1][-1]["content"] == "The user did not approve this call. The reason: Too dear."
-    reaching.create(model=script.model, input="Sure?", previous_response_id=response_id)
+    later = reaching.create(model=script.model, input="Sure?", previous_response_id=response_id)
     assert "Too dear." in str(script.messages[2])
+    history = ok(reaching.get(f"/responses/{later['id']}/input_items"))["data"]
+    (decision,) = [item for item in history if item["type"] == "mcp_approval_response"]
+    assert (decision["approve"], decision["reason"]) == (False, "Too dear.")
+
+
+def test_the_decision_is_in_the_history_and_not_in_the_output(
+    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+) -> None:
+    make_worker()
+    conversation = begin(reaching, "Begin.")
+    script.call(box__add='{"a":2,"b":3}').say("It is 5.")
+    body = {"model": script.model, "input": "Go.", "background": True, "tools": [asking(served)]}
+    response_id = reaching.create(**body, background_options=WAITS, conversation=conversation)["id"]
+    (request,) = awaited(reaching, response_id)
+    decide(reaching, response_id, request, approve=True)
+    response = ended(reaching, response_id)
+    with reaching.follow(response_id) as live:
+        events = live.rest()
+    seen = Fold(event for event in events if "output_index" in event)
+    kinds = ["mcp_list_tools", "mcp_approval_request", "mcp_call", "message"]
+    assert [item["type"] for item in seen.output] == kinds
+    for output in (response["output"], events[-1]["response"]["output"]):
+        assert [(item["type"], item["id"]) for item in output] == [(item["type"], item["id"]) for item in seen.output]
+    talk = [item["type"] for item in items(reaching, conversation)]
+    assert talk == ["message", "message", *kinds[:2], "mcp_approval_response", *kinds[2:]]
     assert served.calls == []
 
 

@@ -18,7 +18,7 @@ from core.errors import (
 )
 from core.ids import new_id
 from engine.calls.client_tools import upstream_name
-from engine.calls.item_events import after_result, before_result, whole_item
+from engine.calls.item_events import after_result, before_result
 from engine.calls.outcomes import (
     CallDecision,
     Execute,
@@ -119,7 +119,8 @@ class McpTools(HostedTool):
             for approval in self._approved.values()
             if approval.request_id not in begun
         ]
-        # Requests of clients contain the decisions as items. The decisions for which the run has waited become output.
+        # Requests of clients contain the decisions as items. The decisions for which the run has waited become part of
+        # the history.
         decisions = [
             {
                 "id": new_id("mcpa"),
@@ -131,11 +132,6 @@ class McpTools(HostedTool):
             for decision in self._decided
             if decision.has_waited and decision.request_id not in begun
         ]
-        events = [
-            event
-            for index, item in enumerate(decisions, start=state.next_output_index)
-            for event in whole_item(item, output_index=index)
-        ]
         failure = None
         # The request was accepted before the server's tools were known, so a forced tool may turn out to be missing.
         match self._choice:
@@ -145,7 +141,7 @@ class McpTools(HostedTool):
                     failure = Failure.of(InvalidPrompt(message, param="tool_choice"))
         if calls or decisions or failure:
             items = [OutputItem(body=item) for item in decisions]
-            yield ToolsPrepared(events=events, items=items, calls=calls, failure=failure)
+            yield ToolsPrepared(events=[], items=items, calls=calls, failure=failure)
 
     @property
     def _is_first_turn(self) -> bool:
