@@ -152,6 +152,7 @@ class Scope(models.TextChoices):
     RESPONSES_READ = "responses.read", "Read responses"
     RESPONSES_WRITE = "responses.write", "Create responses"
     RESPONSES_DELETE = "responses.delete", "Delete responses"
+    APPROVALS_WRITE = "approvals.write", "Decide about calls for which responses wait"
     CHAT_READ = "chat_completions.read", "Read stored chat completions"
     CHAT_WRITE = "chat_completions.write", "Create chat completions"
     CHAT_DELETE = "chat_completions.delete", "Delete stored chat completions"
