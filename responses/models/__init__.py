@@ -5,6 +5,7 @@ from responses.models.decisions import HAS_WAITED, IS_AWAITED, Decision, Decisio
 from responses.models.responses import (
     HAS_METADATA,
     IS_DUE,
+    NOT_TIMED,
     RUNNING,
     SUSPENDED,
     TERMINAL,
@@ -38,6 +39,7 @@ __all__ = [
     "HAS_WAITED",
     "IS_AWAITED",
     "IS_DUE",
+    "NOT_TIMED",
     "RUNNING",
     "SUSPENDED",
     "TERMINAL",

@@ -332,6 +332,10 @@ class Turn(TeamRow):
         return f"{self.response_id} turn {self.number}"
 
 
+NOT_TIMED = ("asked", "approved", "denied")
+"""Statuses of the rows that ask for approval. The call itself has a row of its own."""
+
+
 class ToolCall(TeamRow):
     """A tool call of a turn. It is executed by the server, or by the client, whose next request contains the output."""
 
@@ -368,6 +372,15 @@ class ToolCall(TeamRow):
             # Most calls are functions of clients. They are left out, because lists do not filter by this kind.
             models.Index(fields=["kind", "started_at"], condition=~Q(kind="function"), name="tool_call_hosted_by_kind"),
         ]
+
+    @property
+    def duration_ms(self) -> int | None:
+        """Duration of an ended call without the time that a person took; None for a row that only asks for approval."""
+        if self.ended_at is None or self.status in NOT_TIMED:
+            return None
+        # Never negative, although the clocks of different hosts may disagree slightly.
+        took = round((self.ended_at - self.started_at).total_seconds() * 1000)
+        return max(0, took - (self.waited_ms or 0))
 
     @override
     def __str__(self) -> str:

@@ -154,10 +154,14 @@ TOOLS = RollupSource(
     rows="responses_toolcall",
     table="responses_toolhour",
     time="started_at",
-    columns=("id", "team_id", "started_at", "ended_at", "kind", "name", "status"),
+    columns=("id", "team_id", "started_at", "ended_at", "waited_ms", "kind", "name", "status"),
     dimensions=_TOOL_DIMENSIONS,
     sums={"calls": "count(*)", "failed": "count(*) FILTER (WHERE status = 'failed')"},
-    histograms={"duration": "(1000 * extract(epoch FROM ended_at - started_at))::int"},
+    # Without the time that people took to decide. Rows that only ask for approval have no other time.
+    histograms={
+        "duration": """CASE WHEN status NOT IN ('asked', 'approved', 'denied')
+            THEN greatest(0, 1000 * extract(epoch FROM ended_at - started_at) - coalesce(waited_ms, 0))::int END"""
+    },
     levels=_levels([*_TOOL_DIMENSIONS], "", "kind", "kind name", "kind name status", "team_id", "team_id kind name"),
     # Many clients never send outputs of calls or answers to approval requests, so calls are open only for a limited
     # time.

@@ -40,6 +40,8 @@ class RunIdentity:
 
     `targets` are all targets of the model with their prices; empty if there is only one. `model`, `upstream_id`,
     `upstream_model` and `prices` then are those of the target that has answered, at first those of the first target.
+
+    `waited_ms` is the time for which the run has waited for decisions of people. Its duration does not include it.
     """
 
     response_id: str
@@ -65,6 +67,7 @@ class RunIdentity:
     tool_prices: PriceList = UNKNOWN
     trace: Mapping[str, str] = field(default_factory=dict)
     targets: Sequence[tuple[Target, PriceList]] = ()
+    waited_ms: int = 0
 
     @classmethod
     def of(cls, response: Response, *, lease_token: int) -> "RunIdentity":
@@ -99,6 +102,7 @@ class RunIdentity:
             tool_prices=PriceList.restored(options.get("tool_prices")),
             trace=options.get("trace") or {},
             targets=targets,
+            waited_ms=response.waited_ms or 0,
         )
 
     def stored_options(self) -> dict[str, Any]:
@@ -124,6 +128,10 @@ class RunIdentity:
         prices = next((prices for candidate, prices in self.targets if candidate == target), self.prices)
         model, upstream_id, upstream_model = target
         return replace(self, model=model, upstream_id=upstream_id, upstream_model=upstream_model, prices=prices)
+
+    def duration_ms(self, *, until: datetime) -> int:
+        """Return the duration of the run in milliseconds, without the time for which it has waited for people."""
+        return max(0, round((until - self.created_at).total_seconds() * 1000) - self.waited_ms)
 
     @property
     def channel(self) -> str:

@@ -392,7 +392,7 @@ class Recorder:
             "status": ending.status,
             "ended_at": step.ended_at,
             "service_tier": ending.service_tier[:20],
-            "duration_ms": milliseconds(step.ended_at - identity.created_at),
+            "duration_ms": identity.duration_ms(until=step.ended_at),
             "error": _stored_error(ending, is_stored=identity.stored),
             "error_code": ending.error["code"] if ending.error else None,
             "incomplete_reason": ending.incomplete_reason,

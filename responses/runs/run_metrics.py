@@ -105,7 +105,7 @@ class RunMetrics:
             mode="batch" if identity.batch else mode,
             status=str(step.ending.status),
             team_id=identity.team_id,
-            seconds=max(0.0, (step.ended_at - identity.created_at).total_seconds()),
+            seconds=identity.duration_ms(until=step.ended_at) / 1000,
             first_token_seconds=None if first_token_ms is None else first_token_ms / 1000,
         )
 

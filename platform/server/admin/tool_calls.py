@@ -6,8 +6,8 @@ from typing import Any
 
 from django.contrib.admin import display, register
 from django.contrib.admin.views.main import ChangeList
-from django.db.models import F, Func, IntegerField, Q, QuerySet
-from django.db.models.functions import Length, Substr
+from django.db.models import DurationField, ExpressionWrapper, F, Func, IntegerField, Q, QuerySet, Value
+from django.db.models.functions import Coalesce, Length, Substr
 from django.http import HttpRequest, HttpResponse, HttpResponseForbidden
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -41,7 +41,7 @@ from core.clock import now
 from core.periods import end_of_hour
 from engine.calls.effects import effect_id
 from responses.admin import cells
-from responses.models import ToolCall
+from responses.models import NOT_TIMED, ToolCall
 from responses.rollups import queries
 from responses.rollups.histograms import quantile
 from responses.rollups.queries import RollupQuery, RollupRow
@@ -59,6 +59,7 @@ _STATUS_TONES = {
     "abandoned": "warning",
     "outcome_unknown": "warning",
     "asked": "warning",
+    "awaiting_decision": "warning",
     "pending": "info",
     "in_progress": "info",
     "returned": "info",
@@ -76,7 +77,11 @@ def _lasted(milliseconds: str) -> Q | None:
     """Return the condition for calls that took at least this many milliseconds; None if the text is not a number."""
     if not (milliseconds.isascii() and milliseconds.isdigit() and len(milliseconds) <= 9):
         return None
-    return Q(ended_at__gte=F("started_at") + timedelta(milliseconds=int(milliseconds)))
+    waited = ExpressionWrapper(
+        Coalesce(F("waited_ms"), 0) * Value(timedelta(milliseconds=1)), output_field=DurationField()
+    )
+    least = F("started_at") + timedelta(milliseconds=int(milliseconds)) + waited
+    return Q(ended_at__gte=least) & ~Q(status__in=NOT_TIMED)
 
 
 def _bytes(field: str) -> Func:
@@ -117,7 +122,7 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
         lambda call: two_lines(tone(_STATUS_TONES, call.status), f"attempt {call.attempt}" if call.attempt > 1 else ""),
     )
     # Client tools may never return a result, and calls in progress have no end yet.
-    took = column("Duration", lambda call: cells.elapsed(call.started_at, call.ended_at))
+    took = column("Duration", lambda call: duration(call.duration_ms))
     sizes = column("Size (in / out)", lambda call: two_lines(*_sizes(call)))
     response_link = column("Response", lambda call: copyable(call.response_id, href=cells.url(call.response_id)))
 

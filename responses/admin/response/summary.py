@@ -6,7 +6,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.views.decorators.http import require_safe
 
-from console.widgets import copyable
+from console.widgets import copyable, duration
 from conversations.models import Placement, Section
 from responses.admin import cells
 from responses.admin.response.targets import targets_line
@@ -61,7 +61,7 @@ def summary(request: HttpRequest, viewer: Viewer, response: Response) -> HttpRes
         "id_link": copyable(response.pk, href=cells.url(response.pk)),
         "input": lines(inputs),
         "output": lines(outputs),
-        "calls": [{"call": call, "took": cells.elapsed(call.started_at, call.ended_at)} for call in calls[:MAX_LINES]],
+        "calls": [{"call": call, "took": duration(call.duration_ms)} for call in calls[:MAX_LINES]],
         "error": response.error,
         "targets": cells.planned_start(response) or targets_line(response),
         "readable": is_readable,

@@ -23,7 +23,7 @@ from core.http.query import row_number
 from responses.admin import cells
 from responses.admin.response.documents import download
 from responses.admin.response.waterfall import WORK, SpanKind, TraceSpan, Waterfall, WaterfallBar, waterfall
-from responses.models import RUNNING, Decision, Response, Status, ToolCall, Turn
+from responses.models import RUNNING, Decision, DecisionKind, Response, Status, ToolCall, Turn
 from tenants.console.content_access import audit_read
 from tenants.console.row_pages import start_of
 from tenants.console.viewer import Viewer
@@ -67,7 +67,7 @@ _TEXTS = {
     SpanKind.ATTEMPT: SpanText("replay", "request to the upstream"),
     SpanKind.TOOL: SpanText("build", "tool call", "Tools"),
     SpanKind.STORAGE: SpanText("database", "waiting for the database", "Storage", "Storage"),
-    SpanKind.APPROVAL: SpanText("front_hand", "waiting for approval"),
+    SpanKind.APPROVAL: SpanText("front_hand", "waiting for a decision"),
     SpanKind.CLIENT: SpanText("devices", "waiting for the client"),
     SpanKind.LOST: SpanText("link_off", "lost work", "Lost work"),
 }
@@ -157,6 +157,10 @@ def _spans(response: Response) -> list[TraceSpan]:
         )
         for approval in approvals
     ]
+    # A call that was made and waits for a decision has worked until it was asked for.
+    waits_from = {
+        (row.turn, row.call_id, row.attempt): row.asked_at for row in approvals if row.kind != DecisionKind.APPROVAL
+    }
     answers = _answers(response) if any(_is_client_call(call) for call in calls) else {}
     for call in calls:
         common: dict[str, Any] = {"key": f"call-{call.pk}", "name": call.name, "began": call.started_at, "level": 2}
@@ -170,7 +174,8 @@ def _spans(response: Response) -> list[TraceSpan]:
         elif call.status not in {"asked", "approved", "denied"}:
             # A call that waits for approval takes no server time: it has an approval span.
             note = f"{call.kind}, attempt {call.attempt}" if call.attempt > 1 else call.kind
-            spans.append(TraceSpan(kind=SpanKind.TOOL, ended=call.ended_at, state=call.status, note=note, **common))
+            ended = waits_from.get((call.turn, call.call_id, call.attempt), call.ended_at)
+            spans.append(TraceSpan(kind=SpanKind.TOOL, ended=ended, state=call.status, note=note, **common))
     work = [span for span in spans if span.kind in WORK]
     # The time from the last stored row of an attempt to the next claim contains lost work and the wait for the sweeper
     # and for a worker. No row separates the two.

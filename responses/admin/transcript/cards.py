@@ -12,8 +12,7 @@ from typing import Any
 
 from django.urls import reverse
 
-from console.widgets import badge, size
-from responses.admin.cells import elapsed
+from console.widgets import badge, duration, size
 from responses.admin.transcript.parts import ItemPart, json_part, media_part, read_part
 from responses.models import ToolCall
 from responses.tools.card import Body, Card, Part, answer_card, call_card, json, lines, setting_card, text, tools
@@ -141,7 +140,7 @@ def with_row(card: ToolCard, row: ToolCall) -> ToolCard:
         for field, part in found
         if part.text not in known and (part.raw or part.text) not in known
     ]
-    took = "" if row.ended_at is None else elapsed(row.started_at, row.ended_at)
+    took = "" if row.duration_ms is None else duration(row.duration_ms)
     return replace(card, status=row.status, took=took, attempt=row.attempt, parts=[*card.parts, *extra])
 
 
