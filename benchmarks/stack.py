@@ -154,7 +154,11 @@ class Servers:
 
     def manage(self, *arguments: str) -> str:
         """Run a command of `manage.py` with the platform's environment and return its output."""
-        return self._programs.manage(self.environment, *arguments)
+        return self.manage_with({}, *arguments)
+
+    def manage_with(self, variables: Mapping[str, str], *arguments: str) -> str:
+        """Run a command of `manage.py` with additional environment variables and return its output."""
+        return self._programs.manage({**self.environment, **variables}, *arguments)
 
     def route(self, upstream: str) -> str:
         """Create a team with an API key, route every model to the upstream, and return the key."""
