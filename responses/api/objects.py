@@ -1,13 +1,13 @@
 """The objects that the endpoints of `/v1/responses` and `/v1/models` return."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from conversations.objects import ItemBody
 from core.http.objects import Deleted, Fields, ListPage, UnixTime, one_of
-from responses.models import Status
+from responses.models import DecisionKind, Status
 
 
 class InputTokensDetails(TypedDict):
@@ -31,6 +31,15 @@ class Usage(TypedDict):
     output_tokens: int
     output_tokens_details: OutputTokensDetails
     total_tokens: int
+
+
+class PendingDecision(TypedDict):
+    """A decision of a person for which a response waits."""
+
+    id: str
+    kind: Annotated[str, one_of(*DecisionKind.values)]
+    item_id: str
+    expires_at: int | None
 
 
 class Response(TypedDict):
@@ -70,6 +79,7 @@ class Response(TypedDict):
     usage: Usage | None
     user: str | None
     metadata: dict[str, str]
+    pending_decisions: NotRequired[list[PendingDecision]]
 
 
 class InputTokens(TypedDict):

@@ -59,8 +59,8 @@ class ResponsesView(ApiView, path="responses"):
     def get(self, request: ApiRequest, page: PageRequest, filters: ResponseFilter) -> objects.ResponseList:
         with scope.team(request.principal.team_id):
             found = selectors.list_responses(team_id=request.principal.team_id, filters=filters, page=page)
-            outputs = selectors.outputs(found.rows)
-        return found.as_list(present=lambda row: selectors.public_body(row, outputs.get(row.pk, [])))
+            bodies = dict(zip((row.pk for row in found.rows), selectors.public_bodies(found.rows), strict=True))
+        return found.as_list(present=lambda row: bodies[row.pk])
 
 
 class ResponseView(ApiView, path="responses/<resp:response_id>"):
@@ -81,8 +81,7 @@ class ResponseView(ApiView, path="responses/<resp:response_id>"):
             response = access.get_response(
                 principal=principal, response_id=response_id, annotations=selectors.PROGRESS_COLUMNS
             )
-            output = selectors.outputs([response]).get(response.pk, [])
-        body = selectors.public_body(response, output, include=include)
+            (body,) = selectors.public_bodies([response], include=include)
         return Response(body, headers=polling_headers(response, selectors.progress_of(response)))
 
     @Endpoint(

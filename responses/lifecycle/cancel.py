@@ -25,6 +25,7 @@ from idempotency import store as idempotency
 from responses.lifecycle import resume
 from responses.models import IS_AWAITED, Decision, DecisionState, Response
 from responses.runs import access, conversation_lock, selectors
+from responses.runs.decisions import waits
 from responses.runs.identity import HAS_KEY, RequestInfo, channel_of, channel_of_process
 from tenants import scope
 from tenants.audit import audit
@@ -120,10 +121,13 @@ def end_run(team_id: str, response_id: str, ending: Ending, *, actor: str, actio
         if row is None:
             return False
         if row["waits_until"] is not None:
-            awaited = Decision.objects.filter(IS_AWAITED, response_id=response_id)
-            awaited.update(state=DecisionState.WITHDRAWN, answered_at=shared_now(), decided_by=actor)
+            at, awaited = shared_now(), Decision.objects.filter(IS_AWAITED, response_id=response_id)
+            for decision in awaited:
+                waits.end_wait_of_call(decision, at=at)
+            awaited.update(state=DecisionState.WITHDRAWN, answered_at=at, decided_by=actor)
+            waits.end_wait_of_run(response_id, at=at)
         # The new token takes the lease from the executing process.
-        running.update(lease_token=F("lease_token") + 1, waits_until=None)
+        running.update(lease_token=F("lease_token") + 1)
         # The process records the usage of its open call when it notices, unless it has died.
         died = row["lease_until"] is not None and row["lease_until"] < expired_before()
         if (error := resume.load(response_id=response_id, died=died).end(ending)) is not None:

@@ -1,7 +1,7 @@
 """Read responses, chains and items. Call every function inside a scope (`tenants.scope`) that sees the rows."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -17,10 +17,11 @@ from conversations.selectors import context_items
 from core.clock import unix
 from core.errors import ContextTooLong, NotFound
 from core.http.pagination import Page, PageRequest, keyset
+from engine.calls.call_items import opened
 from engine.events.response_body import Ending, response_body
 from engine.events.types import Body
 from engine.turn import Usage
-from responses.models import HAS_METADATA, Response
+from responses.models import HAS_METADATA, IS_AWAITED, Decision, Response, ToolCall
 from tenants import scope
 
 # The recursion starts with the response itself and continues with its predecessors up to the beginning of the chain.
@@ -116,13 +117,61 @@ def reject_oversized_context(characters: int) -> None:
         raise ContextTooLong
 
 
+def public_bodies(responses: Sequence[Response], *, include: frozenset[str] = frozenset()) -> list[Body]:
+    """Return the response objects of these responses. `include` adds optional parts of their items."""
+    items, pending = outputs(responses), _pending_decisions(responses)
+    return [
+        {
+            **public_body(response, items.get(response.pk, []), include=include),
+            **({"pending_decisions": pending[response.pk]} if response.pk in pending else {}),
+        }
+        for response in responses
+    ]
+
+
+def _pending_decisions(responses: Sequence[Response]) -> dict[str, list[Body]]:
+    """Return the decisions for which these responses wait, as in the API. Responses that do not wait are left out."""
+    waiting = [response.pk for response in responses if response.awaits_decision]
+    if not waiting:
+        return {}
+    calls = _awaiting_calls(waiting)
+    items = {(call.response_id, call.turn, call.call_id): _open_items(call) for call in calls}
+    found: dict[str, list[Body]] = defaultdict(list)
+    for row in Decision.objects.filter(IS_AWAITED, response_id__in=waiting).order_by("asked_at", "pk"):
+        # The item of an approval has the id of the decision.
+        opened = items.get((row.response_id, row.turn or 0, row.call_id)) or [{"id": row.pk}]
+        found[row.response_id].append(
+            {
+                "id": row.pk,
+                "kind": row.kind,
+                "item_id": opened[0]["id"],
+                "expires_at": None if row.expires_at is None else unix(row.expires_at),
+            }
+        )
+    return found
+
+
+def _awaiting_calls(response_ids: Sequence[str]) -> Iterable[ToolCall]:
+    """Return the calls of these responses that were made and wait for a decision."""
+    waiting = ToolCall.objects.filter(response_id__in=response_ids, status="awaiting_decision")
+    return waiting.only("response_id", "turn", "call_id", "if_ended").order_by("id")
+
+
+def _open_items(call: ToolCall) -> list[Body]:
+    """Return the item of a call that waits for a decision, in progress."""
+    return [opened(body) for body in (call.if_ended or {}).get("items", ())[:1]]
+
+
 def outputs(responses: Sequence[Response]) -> dict[str, list[Body]]:
-    """Return the output items of these responses, by response id."""
+    """Return the output items of these responses, by response id. The items of calls that wait are in progress."""
     places = Placement.objects.filter(owner__in=[response.pk for response in responses], section=Section.OUTPUT)
     places = places.exclude(item__type__in=HISTORY_ONLY)
     by_owner: dict[str, list[Body]] = defaultdict(list)
     for owner, body in places.order_by("owner", "position").values_list("owner", "item__body"):
         by_owner[owner].append(body)
+    if waiting := [response.pk for response in responses if response.awaits_decision]:
+        for call in _awaiting_calls(waiting):
+            by_owner[call.response_id] += _open_items(call)
     return by_owner
 
 

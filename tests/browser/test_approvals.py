@@ -8,6 +8,7 @@ from playwright.sync_api import Browser, expect
 
 from conversations.models import Section
 from core.clock import now
+from core.ids import new_id
 from responses.models import Decision
 from seeding.seed import Seeded
 from tenants import scope
@@ -56,6 +57,12 @@ def decision(team: Caller) -> Decision:
     return decision
 
 
+@pytest.fixture
+def interrupted(team: Caller) -> Decision:
+    """An open decision about a call whose outcome is unknown."""
+    return add_decision(team, id=new_id("dec"), kind="unknown_outcome", turn=0, attempt=1, request="", definition="")
+
+
 def page_of(decision: Decision) -> str:
     return f"{INBOX}{decision.pk}/"
 
@@ -73,10 +80,18 @@ def press_until_focused(visit: Visit, selector: str) -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_pages_fit_and_are_accessible(
-    scheme: str, width: int, axe: str, browser: Browser, web: WebProcess, team: Caller, decision: Decision
+    scheme: str,
+    width: int,
+    axe: str,
+    browser: Browser,
+    web: WebProcess,
+    team: Caller,
+    decision: Decision,
+    interrupted: Decision,
 ) -> None:
     found = []
-    urls = [INBOX, f"{INBOX}?state=decided", f"{INBOX}?state=expired", page_of(decision), "/admin/"]
+    pages = [page_of(decision), page_of(interrupted)]
+    urls = [INBOX, f"{INBOX}?state=decided", f"{INBOX}?state=expired", *pages, "/admin/"]
     urls.append(f"/admin/responses/response/{decision.response_id}/change/")
     # The pages' content security policy would block the script of axe-core.
     with visiting(browser, web.url, person("team_lead", team.team), color_scheme=scheme, bypass_csp=True) as visit:
@@ -126,6 +141,21 @@ def test_a_decision_needs_only_the_keyboard(
         expect(visit.page.get_by_text("The call was denied.")).to_be_visible()
     row = stored(decision)
     assert (row.state, row.reason) == ("denied", "Too expensive.")
+
+
+def test_an_unknown_outcome_needs_only_the_keyboard(
+    browser: Browser, web: WebProcess, team: Caller, interrupted: Decision
+) -> None:
+    with visiting(browser, web.url, person("team_lead", team.team)) as visit:
+        visit.wide(380)
+        visit.open(page_of(interrupted))
+        press_until_focused(visit, "textarea[name=result]")
+        visit.page.keyboard.type("Receipt 7")
+        press_until_focused(visit, "button[value=done]")
+        visit.page.keyboard.press("Enter")
+        expect(visit.page.get_by_text("The response continues with the result.")).to_be_visible()
+        assert visit.complaints == []
+    assert stored(interrupted).answer == {"outcome": "done", "result": "Receipt 7"}
 
 
 def test_a_decision_of_somebody_else_is_shown(

@@ -10,6 +10,7 @@ EXTRA_KEYS: Mapping[str, str] = {
     "Response.input_messages": "an extension of vLLM, only on request",
     "Response.output_messages": "the same",
     "Response.request_id": "the same",
+    "Response.pending_decisions": "an extension, only while a response waits for decisions of people",
     "OutputTokensDetails.tool_output_tokens": "the same, where hosted tools have answered",
     "ResponseFunctionWebSearch.results": "the SDK allows to include it, but has no type for it",
     "Response.store": "OpenAI and the Open Responses document have it, the SDK's type does not",

@@ -21,9 +21,9 @@ _WITHOUT_INCOMPLETE = frozenset({"image_generation_call"})
 _RESULT_FIELDS = frozenset({"output", "outputs", "result", "error"})
 
 
-def final_items(tool: HostedTool, call: Call, opened: Body, result: ToolResult) -> tuple[Body, ...]:
-    """Return the items of a call with this result, as they are stored. `opened` is its first item without output."""
-    closed, *more = tool.close_items(opened, call, result)
+def final_items(tool: HostedTool, call: Call, first: Body, result: ToolResult) -> tuple[Body, ...]:
+    """Return the items of a call with this result, as they are stored. `first` is its first item without output."""
+    closed, *more = tool.close_items(first, call, result)
     if result.error == OUTCOME_UNKNOWN and closed["type"] not in _WITHOUT_INCOMPLETE:
         closed = {**closed, "status": "incomplete"}
     if closed["type"] in HOSTED_CALLS:
@@ -41,6 +41,14 @@ def close(items: tuple[Body, ...], *, output_index: int, include: frozenset[str]
     return events
 
 
+def opened(closed: Body) -> Body:
+    """Return the item of a call as it was before its result, from its final item."""
+    return {
+        **{name: None if name in _RESULT_FIELDS else value for name, value in closed.items()},
+        "status": "in_progress",
+    }
+
+
 def show(
     pending: PendingCall, *, output_index: int, include: frozenset[str], taken: Container[str]
 ) -> tuple[list[Event], list[OutputItem]]:
@@ -53,9 +61,8 @@ def show(
     if closed["id"] in taken:
         closed = {**closed, "id": new_id(closed["id"].partition("_")[0])}
     shown = project(closed, include)
-    opened = {name: None if name in _RESULT_FIELDS else value for name, value in shown.items()}
-    opened["status"] = "in_progress"
-    events: list[Event] = [OutputItemAdded(output_index=output_index, item=announced(opened))]
-    events += before_result(opened, output_index=output_index)
+    first = opened(shown)
+    events: list[Event] = [OutputItemAdded(output_index=output_index, item=announced(first))]
+    events += before_result(first, output_index=output_index)
     events += close((closed, *more), output_index=output_index, include=include)
     return events, [OutputItem(body=body) for body in (closed, *more)]

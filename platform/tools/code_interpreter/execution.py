@@ -110,6 +110,9 @@ class CodeInterpreter(HostedTool):
         if result.error:
             return [{**body, "status": "failed", "outputs": [{"type": "logs", "logs": result.output}]}]
         fields = result.fields
+        if not fields:
+            # A person has given the output of an interrupted program.
+            return [{**body, "status": "completed", "outputs": [{"type": "logs", "logs": result.output}]}]
         logs = [{"type": "logs", "logs": fields["logs"]}] if fields["logs"] else []
         images = [{"type": "image", "url": url} for url in fields["images"]]
         outputs = {"container_id": fields["container_id"], "outputs": [*logs, *images], "files": fields["files"]}

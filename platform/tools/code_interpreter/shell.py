@@ -104,7 +104,7 @@ class HostedShell(HostedTool):
             "type": "shell_call_output",
             "status": "completed",
             "call_id": call.call_id,
-            "output": result.fields.get("outputs") or [_failed(result.output)],
+            "output": result.fields.get("outputs") or [_without_streams(result)],
             "max_output_length": body["action"]["max_output_length"],
             "files": result.fields.get("files") or [],
         }
@@ -120,6 +120,13 @@ def _commands(call: Call) -> list[str] | None:
 
 def _number(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _without_streams(result: ToolResult) -> Body:
+    """Return the output of commands that failed, or whose output a person has given."""
+    if result.error is None:
+        return {"stdout": result.output, "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
+    return _failed(result.output)
 
 
 def _failed(why: str) -> Body:

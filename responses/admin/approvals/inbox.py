@@ -49,7 +49,7 @@ VIEWS = {
     ),
     "decided": InboxView(
         title="Decided",
-        states=(DecisionState.GRANTED, DecisionState.DENIED),
+        states=(DecisionState.GRANTED, DecisionState.DENIED, DecisionState.ANSWERED),
         order="asked_at",
         is_descending=True,
         empty="No decisions yet.",

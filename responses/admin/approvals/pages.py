@@ -8,12 +8,15 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from typing_extensions import override
 from unfold.widgets import UnfoldAdminTextareaWidget
 
 from console.widgets import when
 from core.clock import now, shared_now
 from core.errors import ApiError
 from core.origin import origin
+from engine.calls.effects import effect_id
+from engine.calls.waits import Outcome
 from responses.admin import cells
 from responses.admin.approvals.arguments import form_of
 from responses.admin.approvals.inbox import VIEWS, InboxQuery, InboxRow, read_page
@@ -33,19 +36,76 @@ _OUTCOMES = {DecisionState.GRANTED.value: "Approved"}
 _TONES = {
     DecisionState.GRANTED.value: "success",
     DecisionState.DENIED.value: "danger",
+    DecisionState.ANSWERED.value: "success",
 }
+_TITLES = {
+    DecisionKind.APPROVAL.value: "Approval",
+    DecisionKind.UNKNOWN_OUTCOME.value: "Unknown outcome",
+    DecisionKind.QUESTION.value: "Question of a tool",
+}
+_ANSWERS = {Outcome.DONE: "Done", Outcome.NOT_DONE: "Not done", Outcome.REPEAT: "Repeated"}
+_CONFIRMATIONS = {
+    DecisionState.GRANTED: "The call was approved.",
+    DecisionState.DENIED: "The call was denied.",
+    Outcome.DONE: "The response continues with the result.",
+    Outcome.NOT_DONE: "The response continues without the effect of the call.",
+    Outcome.REPEAT: "The call is repeated.",
+}
+_MAX_REASON, _MAX_RESULT = 10_000, 100_000
 
 
-class DecisionForm(forms.Form):
-    """The decision about a call. The model reads the reason of a denial."""
+class ApprovalForm(forms.Form):
+    """The decision about a call that needs approval. The model reads the reason of a denial."""
 
     approve = forms.TypedChoiceField(choices=[("yes", "Approve"), ("no", "Deny")], coerce=lambda value: value == "yes")
     reason = forms.CharField(
         required=False,
-        max_length=10_000,
+        max_length=_MAX_REASON,
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 3}),
         help_text="Optional. If you deny the call, the model reads the reason.",
     )
+
+    def answer(self) -> Answer:
+        """Return the valid data as an answer."""
+        return Answer(approve=self.cleaned_data["approve"], reason=self.cleaned_data["reason"])
+
+
+class OutcomeForm(forms.Form):
+    """The decision about a call whose outcome is unknown."""
+
+    outcome = forms.TypedChoiceField(
+        choices=[(value.value, label) for value, label in _ANSWERS.items()], coerce=Outcome
+    )
+    result = forms.CharField(
+        required=False,
+        max_length=_MAX_RESULT,
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 4}),
+        help_text="Only for “Done”: text or JSON that the model reads as the output of the call.",
+    )
+    reason = forms.CharField(
+        required=False,
+        max_length=_MAX_REASON,
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 2}),
+        help_text="Optional. The model reads it if the call was not done.",
+    )
+
+    @override
+    def clean(self) -> dict[str, Any]:
+        given: dict[str, Any] = super().clean() or {}
+        if given.get("result") and given.get("outcome") not in {None, Outcome.DONE}:
+            self.add_error("result", "Only a call that was done has a result.")
+        return given
+
+    def answer(self) -> Answer:
+        """Return the valid data as an answer."""
+        given = self.cleaned_data
+        return Answer(outcome=given["outcome"], result=given["result"] or None, reason=given["reason"])
+
+
+_FORMS: dict[str, type[ApprovalForm | OutcomeForm]] = {
+    DecisionKind.APPROVAL.value: ApprovalForm,
+    DecisionKind.UNKNOWN_OUTCOME.value: OutcomeForm,
+}
 
 
 @page("approvals/", name="approvals", viewers=EVERY_ROLE)
@@ -80,7 +140,7 @@ def _shown(viewer: Viewer, entry: InboxRow) -> dict[str, Any]:
     return {
         "row": row,
         "subject": entry.subject,
-        "outcome": _OUTCOMES.get(row.state, row.get_state_display()),
+        "outcome": _label(row),
         "tone": _TONES.get(row.state, ""),
         "requested": when(row.asked_at),
         "expires": when(row.expires_at),
@@ -103,22 +163,24 @@ def approval(request: HttpRequest, viewer: Viewer, decision_id: str) -> HttpResp
         is_readable = read_allowed(viewer, row)
         arguments = form_of(row, subject) if is_readable else []
     may_decide = viewer.may(DECIDERS, row)
-    form = DecisionForm(request.POST or None)
+    form = _FORMS[row.kind](request.POST or None)
     if request.method == "POST":
         if not may_decide:
             raise PermissionDenied
         if form.is_valid():
-            return _decide(request, viewer, row, form.cleaned_data)
+            return _decide(request, viewer, row, form.answer())
     outcome = _outcome(row)
     conversation = row.response.conversation_id
     return render(
         request,
         "console/approvals/approval.html",
-        title="Approval",
+        title=_TITLES[row.kind],
         is_fullwidth=False,
         decision=row,
         subject=subject,
         arguments=arguments,
+        answer=(row.answer or {}) if is_readable else {},
+        effect_id=effect_id(row.response_id, row.turn or 0, row.call_id),
         hidden_team="" if is_readable else row.team_id,
         response_url=cells.url(row.response_id),
         conversation_url=cells.conversation_url(conversation) if conversation else "",
@@ -133,10 +195,17 @@ def approval(request: HttpRequest, viewer: Viewer, decision_id: str) -> HttpResp
     )
 
 
+def _label(row: Decision) -> str:
+    """Return the state of a decision in one or two words."""
+    if row.state == DecisionState.ANSWERED and row.kind == DecisionKind.UNKNOWN_OUTCOME:
+        return _ANSWERS[Outcome((row.answer or {})["outcome"])]
+    return _OUTCOMES.get(row.state, row.get_state_display())
+
+
 def _outcome(row: Decision) -> str:
     """Return why nobody can decide any more; empty for an open decision."""
     if row.state != DecisionState.ASKED:
-        return _OUTCOMES.get(row.state, row.get_state_display())
+        return _label(row)
     if row.expires_at is None:
         return "Answered by the client in a later request"
     if row.response.ended_at is not None:
@@ -144,13 +213,13 @@ def _outcome(row: Decision) -> str:
     return "Expired" if row.expires_at <= shared_now() else ""
 
 
-def _decide(request: HttpRequest, viewer: Viewer, row: Decision, given: dict[str, Any]) -> HttpResponse:
+def _decide(request: HttpRequest, viewer: Viewer, row: Decision, answer: Answer) -> HttpResponse:
     try:
         decide(
             team_id=row.team_id,
             response_id=row.response_id,
             decision_id=row.pk,
-            answer=Answer(**given),
+            answer=answer,
             actor=viewer.actor,
             request=RequestInfo(request_id=origin().request_id),
         )
@@ -158,6 +227,6 @@ def _decide(request: HttpRequest, viewer: Viewer, row: Decision, given: dict[str
         # Somebody else was faster, or it is too late: the page shows the outcome.
         messages.error(request, error.message)
         return HttpResponseRedirect(reverse("console:approval", args=[row.pk]))
-    messages.success(request, "The call was approved." if given["approve"] else "The call was denied.")
+    messages.success(request, _CONFIRMATIONS[answer.outcome or answer.state])
     is_from_response = request.GET.get("from") == "response"
     return HttpResponseRedirect(cells.url(row.response_id) if is_from_response else reverse("console:approvals"))

@@ -92,6 +92,7 @@ def _approvals(response: Response) -> list[dict[str, Any]]:
     return [
         {
             "tool": subjects[row.pk].tool or row.get_kind_display(),
+            "kind": row.kind,
             "url": f"{reverse('console:approval', args=[row.pk])}?from=response",
             "expires": ago(row.expires_at) if row.expires_at is not None else "",
         }

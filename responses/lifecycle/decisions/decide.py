@@ -5,12 +5,21 @@ from dataclasses import dataclass
 from django.db import transaction
 
 from core.clock import now, shared_now
-from core.errors import ApprovalDecided, ApprovalExpired, ApprovalNotAwaited, NotFound
+from core.errors import (
+    ApprovalDecided,
+    ApprovalExpired,
+    ApprovalNotAwaited,
+    InvalidValue,
+    MissingParameter,
+    NotFound,
+    UnsupportedParameter,
+)
+from engine.calls.waits import Outcome
 from engine.events.types import Body
 from responses.lifecycle import queue
-from responses.models import IS_AWAITED, Decision, DecisionState, Response, ToolCall
+from responses.models import IS_AWAITED, Decision, DecisionKind, DecisionState, Response, ToolCall
 from responses.runs import access, selectors
-from responses.runs.decisions import notices
+from responses.runs.decisions import notices, waits
 from responses.runs.decisions.listing import subject_of
 from responses.runs.identity import RequestInfo
 from tenants import scope
@@ -20,10 +29,48 @@ from tenants.principal import Principal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A person's decision about a call. The model reads the reason of a denial."""
+    """A person's decision about a call.
 
-    approve: bool
+    An approval needs `approve`. A call with an unknown outcome needs the `outcome`, and may have a `result` if the
+    outcome is "done". The model reads the result, and the reason of a denial or of a call that was not done.
+    """
+
+    approve: bool | None = None
+    outcome: Outcome | None = None
+    result: str | None = None
     reason: str = ""
+
+    def check(self, kind: str) -> None:
+        """Raise `BadRequest` (400) if the answer does not suit this kind of decision."""
+        needed, allowed = _FIELDS[kind]
+        for name in ("approve", "outcome", "result"):
+            if name not in allowed and getattr(self, name) is not None:
+                raise UnsupportedParameter(f"A decision of the kind '{kind}' has no '{name}'.", param=name)
+        if getattr(self, needed) is None:
+            raise MissingParameter(needed)
+        if self.result is not None and self.outcome is not Outcome.DONE:
+            raise InvalidValue("A 'result' requires the outcome 'done'.", param="result")
+
+    @property
+    def state(self) -> DecisionState:
+        """State of a decision with this answer."""
+        if self.approve is None:
+            return DecisionState.ANSWERED
+        return DecisionState.GRANTED if self.approve else DecisionState.DENIED
+
+    def stored(self) -> dict[str, str] | None:
+        """Return the answer as JSON for the run; None for an approval."""
+        if self.outcome is None:
+            return None
+        given = {"outcome": self.outcome.value, "result": self.result or "", "reason": self.reason}
+        return {name: value for name, value in given.items() if value}
+
+
+# The field that each kind of decision needs, and all fields that it may have besides the reason.
+_FIELDS = {
+    DecisionKind.APPROVAL.value: ("approve", {"approve"}),
+    DecisionKind.UNKNOWN_OUTCOME.value: ("outcome", {"outcome", "result"}),
+}
 
 
 def decide_for_client(
@@ -45,8 +92,8 @@ def decide_for_client(
     )
     with scope.team(principal.team_id):
         response = access.get_response(principal=principal, response_id=response_id)
-        output = selectors.outputs([response]).get(response_id, [])
-    return selectors.public_body(response, output)
+        (body,) = selectors.public_bodies([response])
+    return body
 
 
 def decide(
@@ -58,9 +105,9 @@ def decide(
     actor: str,
     request: RequestInfo,
 ) -> None:
-    """Approve or deny the call of a waiting response. `actor` is named in the audit log.
+    """Make a decision about a call of a waiting response. `actor` is named in the audit log.
 
-    Raises `NotFound` for an unknown id, and `BadRequest` (400) if the decision is not open.
+    Raises `NotFound` for an unknown id, and `BadRequest` (400) if the decision is not open or of another kind.
     """
     with scope.team(team_id):
         # The response is locked first, as by the step that suspends its run. So the run is either suspended already, or
@@ -70,31 +117,35 @@ def decide(
         row = Decision.objects.filter(pk=decision_id, response_id=response_id, team_id=team_id).first()
         if row is None or not found:
             raise NotFound(f"Approval request with id '{decision_id}' not found.")
+        answer.check(row.kind)
         _check_open(row, has_ended=found != [None])
-        reason = answer.reason
-        state = DecisionState.GRANTED if answer.approve else DecisionState.DENIED
+        at, state, reason = shared_now(), answer.state, answer.reason
         Decision.objects.filter(pk=row.pk).update(
-            state=state, answered_at=shared_now(), decided_by=actor, reason=reason
+            state=state, answered_at=at, decided_by=actor, reason=reason, answer=answer.stored()
         )
-        asked = ToolCall.objects.filter(response_id=response_id, call_id=row.call_id, status="asked")
-        asked.update(status="approved" if answer.approve else "denied", ended_at=now())
+        if answer.approve is not None:
+            asked = ToolCall.objects.filter(response_id=response_id, call_id=row.call_id, status="asked")
+            asked.update(status="approved" if answer.approve else "denied", ended_at=now())
+        outcome = {} if answer.outcome is None else {"outcome": answer.outcome.value}
         audit(
             team_id=team_id,
             actor=actor,
             action=f"approval.{state.value}",
             target=row.pk,
-            after={"tool": subject_of(row).tool, "response": response_id, "reason": reason},
+            after={"tool": subject_of(row).tool, "response": response_id, **outcome, "reason": reason},
             request_id=request.request_id,
         )
-        notices.announce_decision(row, state)
+        notices.announce_decision(row, outcome.get("outcome", state.value))
+        if answer.outcome in {Outcome.DONE, Outcome.NOT_DONE}:
+            waits.end_wait_of_call(row, at=at)
         if not Decision.objects.filter(IS_AWAITED, response_id=response_id).exists():
-            Response.objects.filter(pk=response_id).update(waits_until=None)
+            waits.end_wait_of_run(response_id, at=at)
             transaction.on_commit(queue.notify_workers)
 
 
 def _check_open(row: Decision, *, has_ended: bool) -> None:
     match row.state:
-        case DecisionState.GRANTED | DecisionState.DENIED:
+        case DecisionState.GRANTED | DecisionState.DENIED | DecisionState.ANSWERED:
             raise ApprovalDecided(f"Approval request '{row.pk}' has already been decided.")
         case DecisionState.EXPIRED:
             raise ApprovalExpired(f"Approval request '{row.pk}' has expired.")

@@ -3,11 +3,11 @@
 import logging
 
 from core.clock import shared_now
-from core.errors import ApprovalExpired, Failure
+from core.errors import ApprovalExpired, Failure, ServerError
 from engine.events.response_body import failed
 from responses.lifecycle import cancel
-from responses.models import IS_AWAITED, Decision, DecisionState, Response
-from responses.runs.decisions import notices
+from responses.models import IS_AWAITED, Decision, DecisionKind, DecisionState, Response
+from responses.runs.decisions import notices, waits
 from responses.runs.decisions.listing import subject_of
 from responses.runs.identity import RequestInfo
 from tenants import scope
@@ -17,6 +17,12 @@ logger = logging.getLogger(__name__)
 ACTOR = "system:approvals"
 _BATCH_SIZE = 100
 EXPIRED = Failure.of(ApprovalExpired("Nobody has decided about the approval request of the response in time."))
+_UNKNOWN = Failure.of(
+    ServerError(
+        "A call of the response was interrupted, and nobody has decided in time what its outcome was. The output "
+        "contains the call."
+    )
+)
 
 
 def expire_decisions() -> int:
@@ -40,10 +46,12 @@ def _expire(response_id: str, team_id: str) -> bool:
         running = Response.objects.select_for_update(no_key=True).filter(pk=response_id, ended_at=None)
         has_ended = not running.values_list("pk", flat=True)
         rows = list(Decision.objects.filter(IS_AWAITED, response_id=response_id, expires_at__lte=shared_now()))
+        at = shared_now()
         Decision.objects.filter(pk__in=[row.pk for row in rows]).update(
-            state=DecisionState.EXPIRED, answered_at=shared_now(), decided_by=ACTOR
+            state=DecisionState.EXPIRED, answered_at=at, decided_by=ACTOR
         )
         for row in rows:
+            waits.end_wait_of_call(row, at=at)
             audit(
                 team_id=team_id,
                 actor=ACTOR,
@@ -51,14 +59,14 @@ def _expire(response_id: str, team_id: str) -> bool:
                 target=row.pk,
                 after={"tool": subject_of(row).tool, "response": response_id},
             )
-            notices.announce_decision(row, DecisionState.EXPIRED)
+            notices.announce_decision(row, DecisionState.EXPIRED.value)
         if not rows or has_ended:
             # A run may fail before it is suspended. Then its decisions are only marked.
             return False
         return cancel.end_run(
             team_id,
             response_id,
-            failed(EXPIRED),
+            failed(_UNKNOWN if all(row.kind == DecisionKind.UNKNOWN_OUTCOME for row in rows) else EXPIRED),
             actor=ACTOR,
             action="response.failed",
             request=RequestInfo(request_id=""),

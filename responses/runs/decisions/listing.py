@@ -92,13 +92,14 @@ def subjects_of(rows: Sequence[Decision]) -> dict[str, Subject]:
     calls = ToolCall.objects.filter(
         response_id__in={row.response_id for row in rows}, call_id__in={row.call_id for row in rows}
     )
-    named = {
-        (response_id, call_id): (name, arguments)
-        for response_id, call_id, name, arguments in calls.values_list("response_id", "call_id", "name", "arguments")
-    }
+    named: dict[tuple[str, str, int | None], tuple[str, str]] = {}
+    columns = ("response_id", "call_id", "turn", "name", "arguments")
+    for response_id, call_id, turn, name, arguments in calls.values_list(*columns):
+        # Decisions of earlier releases do not name the turn.
+        named[response_id, call_id, turn] = named[response_id, call_id, None] = name, arguments
     subjects = {}
     for row in rows:
-        name, text = named.get((row.response_id, row.call_id), ("", "{}"))
+        name, text = named.get((row.response_id, row.call_id, row.turn), ("", "{}"))
         label, separator, tool = name.partition("__")
         subjects[row.pk] = Subject(
             server=label if separator else "", name=tool if separator else name, arguments=orjson.loads(text)

@@ -6,7 +6,7 @@ from django.conf import settings
 
 from core.clock import shared_now
 from core.work.leases import lock
-from responses.models import IS_AWAITED, Decision, DecisionState
+from responses.models import IS_AWAITED, Decision, DecisionKind
 from responses.runs.decisions.listing import subject_of
 from responses.webhooks.announcements import announce_with_mail
 from responses.webhooks.outbox import announce
@@ -16,6 +16,15 @@ from tenants.models import NotificationKind
 _BATCH_SIZE = 100
 # A literal, because `reverse` would import all pages, which takes a worker seconds.
 _PAGE = "/admin/approvals/"
+# The subject of the mail about a decision of each kind, and what is needed.
+_WORDS = {
+    DecisionKind.APPROVAL.value: ("Approval needed", "waits for the approval of a call."),
+    DecisionKind.UNKNOWN_OUTCOME.value: (
+        "Unknown outcome",
+        "was interrupted during a call, which may have taken effect. Find out if it did, and decide how to continue.",
+    ),
+    DecisionKind.QUESTION.value: ("Question", "waits for the answer to a question of a tool."),
+}
 
 
 def page_of(decision_id: str) -> str:
@@ -41,15 +50,16 @@ def announce_requests(*, response_id: str | None = None) -> int:
 
 def _announce_request(row: Decision) -> None:
     tool = subject_of(row).tool
+    title, needed = _WORDS[row.kind]
     until = "" if row.expires_at is None else f"{row.expires_at:%Y-%m-%d %H:%M} UTC"
     announce_with_mail(
         team_id=row.team_id,
         object_id=row.pk,
         kind=NotificationKind.APPROVAL_REQUESTED,
         message={
-            "subject": f"Approval needed: {tool} for the team {row.team.name}",
+            "subject": f"{title}: {tool} for the team {row.team.name}",
             # The model chooses the arguments, and they may be secret, so the mail does not contain them.
-            "text": f"A response of the team {row.team.name} waits for the approval of a call.\n\n"
+            "text": f"A response of the team {row.team.name} {needed}\n\n"
             f"Tool: {tool}\nResponse: {row.response_id}\nWithout a decision until {until}, the response fails.",
             "path": page_of(row.pk),
         },
@@ -57,9 +67,9 @@ def _announce_request(row: Decision) -> None:
     )
 
 
-def announce_decision(row: Decision, state: DecisionState) -> None:
-    """Send the webhook event about a decision that was made, in the caller's transaction."""
-    data = {**_data(row), "decision": state.value}
+def announce_decision(row: Decision, decision: str) -> None:
+    """Send the webhook event about a decision that was made or has expired, in the caller's transaction."""
+    data = {**_data(row), "decision": decision}
     announce(team_id=row.team_id, event_type="approval.decided", object_id=row.pk, data=data)
 
 

@@ -21,8 +21,8 @@ _SUSPEND = Statement(f"""
     WITH suspended AS (SELECT id FROM json_to_recordset($1::json) AS given (id text, guard text) WHERE {GUARDED})
     UPDATE responses_response AS response SET
         lease_owner = NULL, lease_until = NULL, isolation = {SUSPENDED}, attempt = greatest(attempt - 1, 0),
-        waits_until = (
-            SELECT min(expires_at) FROM responses_approval
+        (waits_until, waits_since) = (
+            SELECT min(expires_at), CASE WHEN count(*) > 0 THEN now() END FROM responses_approval
             WHERE response_id = response.id AND state = '{DecisionState.ASKED}' AND expires_at IS NOT NULL
         )
     WHERE id = ANY (ARRAY(SELECT id FROM suspended))

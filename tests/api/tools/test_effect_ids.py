@@ -23,7 +23,6 @@ from tests.support.waiting import eventually
 from tests.support.workers import MakeWorker
 
 Json = dict[str, Any]
-UNKNOWN = "the outcome of this call is unknown"
 
 
 def rows(caller: Caller) -> list[ToolCall]:
@@ -158,33 +157,9 @@ def test_a_connector_declares_that_its_tools_honour_effect_ids(
 
 
 @pytest.mark.slow
-def test_a_call_of_any_other_tool_is_not_repeated(
-    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
-) -> None:
-    response = after_a_kill(reaching, script, served, make_worker)
-    (call,) = of(response, "mcp_call")
-    assert (response["status"], call["status"]) == ("failed", "incomplete")
-    assert UNKNOWN in call["error"]["content"][0]["text"]
-    assert [row.status for row in rows(reaching.caller)] == ["outcome_unknown"]
-    assert served.names() == ["wait"]
-    reaching.create(model=script.model, input="And now?", previous_response_id=response["id"])
-    assert UNKNOWN in next(message["content"] for message in script.messages[-1] if message["role"] == "tool")
-
-
-@pytest.mark.slow
 def test_a_repeatable_call_that_the_former_release_made_is_repeated(
     reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
 ) -> None:
     response = after_a_kill(reaching, script, served, make_worker, repeatable=True, is_old=True)
     assert (response["status"], of(response, "mcp_call")[-1]["status"]) == ("completed", "completed")
     assert served.names() == ["wait", "wait"]
-
-
-@pytest.mark.slow
-def test_any_other_call_that_the_former_release_made_is_not_repeated(
-    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
-) -> None:
-    response = after_a_kill(reaching, script, served, make_worker, is_old=True)
-    assert response["status"] == "failed"
-    assert "not known to be repeatable" in response["error"]["message"]
-    assert served.names() == ["wait"]
