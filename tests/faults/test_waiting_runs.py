@@ -116,6 +116,7 @@ def test_the_model_reads_the_reason_of_a_denial(
     history = ok(reaching.get(f"/responses/{later['id']}/input_items"))["data"]
     (decision,) = [item for item in history if item["type"] == "mcp_approval_response"]
     assert (decision["approve"], decision["reason"]) == (False, "Too dear.")
+    assert served.calls == []
 
 
 def test_the_decision_is_in_the_history_and_not_in_the_output(
@@ -138,7 +139,6 @@ def test_the_decision_is_in_the_history_and_not_in_the_output(
         assert [(item["type"], item["id"]) for item in output] == [(item["type"], item["id"]) for item in seen.output]
     talk = [item["type"] for item in items(reaching, conversation)]
     assert talk == ["message", "message", *kinds[:2], "mcp_approval_response", *kinds[2:]]
-    assert served.calls == []
 
 
 def test_a_run_goes_on_when_all_of_its_requests_are_decided(
