@@ -227,7 +227,6 @@ def build_run_context(
     attachments: TeamAttachments | None,
     generates: bool = True,
     wants_events: bool = True,
-    in_background: bool = False,
 ) -> RunContext:
     """Build the constant part of a run from its request and its context."""
     items, parameters, options = context.items, request.parameters, request.options
@@ -246,8 +245,6 @@ def build_run_context(
         compacted_items=context.compacted,
         compaction=compaction_plan(options),
         decision_seconds=options.get("decision_seconds"),
-        # Other runs have a client that waits for the response.
-        call_wait_seconds=options.get("decision_seconds", settings.APPROVAL_WAIT_SECONDS) if in_background else None,
         generates=generates,
         wants_events=wants_events,
     )
@@ -256,7 +253,7 @@ def build_run_context(
 def restore_run_context(response: Response, input_bodies: Sequence[Body]) -> RunContext:
     """Build the constant part of a stored response's run. `input_bodies` are the bodies of its own input items."""
     instructions, preface = split_instructions(response.parameters)
-    return build_run_context(
+    context = build_run_context(
         response.team_id,
         StoredRequest(
             parameters=response.parameters,
@@ -266,5 +263,8 @@ def restore_run_context(response: Response, input_bodies: Sequence[Body]) -> Run
         ),
         context=restore_context(response, input_bodies, preface=preface),
         attachments=TeamAttachments(response.team_id),
-        in_background=response.background,
     )
+    # Other runs have a client that waits for the response.
+    if not response.background:
+        return context
+    return replace(context, call_wait_seconds=response.options.get("decision_seconds", settings.APPROVAL_WAIT_SECONDS))
