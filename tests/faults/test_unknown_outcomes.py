@@ -52,9 +52,18 @@ def decisions_of(caller: Caller) -> list[Decision]:
 
 
 def interrupted(
-    api: Api, script: Script, served: McpServer, make_worker: MakeWorker, *calls: tuple[str, str], **request: Any
+    api: Api,
+    script: Script,
+    served: McpServer,
+    make_worker: MakeWorker,
+    *calls: tuple[str, str],
+    is_old: bool = False,
+    **request: Any,
 ) -> Json:
-    """Kill a worker during a call of `wait`, start another one, and return the response as it waits."""
+    """Kill a worker during a call of `wait`, start another one, and return the response as it waits.
+
+    With `is_old`, the row of the call has only what the release before effect ids stored.
+    """
     served.make_unrepeatable("wait")
     first = make_worker(LEASE_SECONDS="3")
     script.then(calling(("box__wait", "{}"), *calls)).always(stream(*text("Done.")))
@@ -62,6 +71,9 @@ def interrupted(
     response_id = api.create(**body)["id"]
     served.wait_for_calls(1 + len(calls))
     first.stop(signal.SIGKILL)
+    if is_old:
+        with scope.team(api.caller.team.pk):
+            ToolCall.objects.update(if_ended=None)
     served.opened.set()
     make_worker(LEASE_SECONDS="3")
     eventually(lambda: row(api, response_id).waits_until is not None, seconds=30)
@@ -119,6 +131,15 @@ def test_the_model_is_told_that_a_call_was_not_done(
     (read,) = [message["content"] for message in script.messages[-1] if message["role"] == "tool"]
     assert "did not take effect: The box is empty." in read
     assert served.names() == ["wait"]
+
+
+def test_a_call_that_the_former_release_made_waits_for_a_person(
+    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+) -> None:
+    response = interrupted(reaching, script, served, make_worker, is_old=True)
+    assert served.names() == ["wait"]
+    response = decide(reaching, response, outcome="done", result="It is 5.")
+    assert (response["status"], text_of(response)) == ("completed", ["Done."])
 
 
 def test_a_call_is_repeated_with_the_same_effect_id(

@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations e6f26cc0ec177a14e611655cd97deb72a4925b5b283c59703f143d1859aeea37
+-- PostgreSQL 18, migrations 4afe4fc7876ed50e12a3eb5875cfb2f64151684d145f1acf3638d672762260ca
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -474,7 +474,13 @@ CREATE TABLE public.responses_approval (
     announced_at timestamp with time zone,
     decided_by character varying(200) DEFAULT ''::character varying NOT NULL,
     reason text DEFAULT ''::text NOT NULL,
-    dispatched_at timestamp with time zone
+    dispatched_at timestamp with time zone,
+    answer jsonb,
+    attempt integer DEFAULT 0 NOT NULL,
+    question jsonb,
+    turn integer,
+    CONSTRAINT responses_approval_attempt_check CHECK ((attempt >= 0)),
+    CONSTRAINT responses_approval_turn_check CHECK ((turn >= 0))
 );
 
 ALTER TABLE ONLY public.responses_approval FORCE ROW LEVEL SECURITY;
@@ -771,6 +777,8 @@ CREATE TABLE public.responses_response (
     needs_budget numeric(24,12),
     isolation smallint DEFAULT 0 NOT NULL,
     waits_until timestamp with time zone,
+    waits_since timestamp with time zone,
+    waited_ms bigint,
     CONSTRAINT response_completed_at_iff_completed CHECK ((((completed_at IS NOT NULL) AND ((status)::text = 'completed'::text)) OR ((completed_at IS NULL) AND (NOT ((status)::text = 'completed'::text))))),
     CONSTRAINT response_ended_iff_terminal CHECK ((((ended_at IS NOT NULL) AND ((status)::text = ANY ((ARRAY['completed'::character varying, 'incomplete'::character varying, 'failed'::character varying, 'cancelled'::character varying])::text[]))) OR ((ended_at IS NULL) AND ((status)::text = ANY ((ARRAY['queued'::character varying, 'in_progress'::character varying])::text[]))))),
     CONSTRAINT responses_response_attempt_check CHECK ((attempt >= 0)),
@@ -785,7 +793,8 @@ CREATE TABLE public.responses_response (
     CONSTRAINT responses_response_output_tokens_check CHECK ((output_tokens >= 0)),
     CONSTRAINT responses_response_reasoning_tokens_check CHECK ((reasoning_tokens >= 0)),
     CONSTRAINT responses_response_tool_calls_check CHECK ((tool_calls >= 0)),
-    CONSTRAINT responses_response_turns_check CHECK ((turns >= 0))
+    CONSTRAINT responses_response_turns_check CHECK ((turns >= 0)),
+    CONSTRAINT responses_response_waited_ms_check CHECK ((waited_ms >= 0))
 )
 WITH (fillfactor='60');
 
@@ -887,8 +896,10 @@ CREATE TABLE public.responses_toolcall (
     started_at timestamp with time zone NOT NULL,
     ended_at timestamp with time zone,
     if_ended jsonb,
+    waited_ms bigint,
     CONSTRAINT responses_toolcall_attempt_check CHECK ((attempt >= 0)),
-    CONSTRAINT responses_toolcall_turn_check CHECK ((turn >= 0))
+    CONSTRAINT responses_toolcall_turn_check CHECK ((turn >= 0)),
+    CONSTRAINT responses_toolcall_waited_ms_check CHECK ((waited_ms >= 0))
 );
 
 ALTER TABLE ONLY public.responses_toolcall FORCE ROW LEVEL SECURITY;
@@ -2481,31 +2492,32 @@ INSERT INTO public.django_migrations (id, app, name, applied) VALUES
 	(42, 'responses', '0008_unknown_outcomes', now()),
 	(43, 'responses', '0009_approval_inbox', now()),
 	(44, 'responses', '0010_tool_hour_status', now()),
-	(45, 'sessions', '0001_initial', now()),
-	(46, 'skills', '0001_initial', now()),
-	(47, 'socialaccount', '0001_initial', now()),
-	(48, 'socialaccount', '0002_token_max_lengths', now()),
-	(49, 'socialaccount', '0003_extra_data_default_dict', now()),
-	(50, 'socialaccount', '0004_app_provider_id_settings', now()),
-	(51, 'socialaccount', '0005_socialtoken_nullable_app', now()),
-	(52, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
-	(53, 'tenants', '0002_download_images', now()),
-	(54, 'tenants', '0003_cost_maxima', now()),
-	(55, 'tenants', '0004_clock_of_database', now()),
-	(56, 'tenants', '0005_upstream_credentials', now()),
-	(57, 'tenants', '0006_model_provider_choices', now()),
-	(58, 'tenants', '0007_model_targets', now()),
-	(59, 'tenants', '0008_model_assistant_prefix', now()),
-	(60, 'tenants', '0009_allow_fallback_models', now()),
-	(61, 'tenants', '0010_model_shutdown_date', now()),
-	(62, 'tenants', '0011_model_serves', now()),
-	(63, 'tenants', '0012_usage_record_failed_targets', now()),
-	(64, 'tenants', '0013_target_limits', now()),
-	(65, 'tenants', '0014_required_approvals', now()),
-	(66, 'tenants', '0015_approval_notifications', now()),
-	(67, 'tenants', '0016_connector_effect_ids', now()),
-	(68, 'tenants', '0017_last_backup', now()),
-	(69, 'usersessions', '0001_initial', now());
+	(45, 'responses', '0011_call_decisions', now()),
+	(46, 'sessions', '0001_initial', now()),
+	(47, 'skills', '0001_initial', now()),
+	(48, 'socialaccount', '0001_initial', now()),
+	(49, 'socialaccount', '0002_token_max_lengths', now()),
+	(50, 'socialaccount', '0003_extra_data_default_dict', now()),
+	(51, 'socialaccount', '0004_app_provider_id_settings', now()),
+	(52, 'socialaccount', '0005_socialtoken_nullable_app', now()),
+	(53, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
+	(54, 'tenants', '0002_download_images', now()),
+	(55, 'tenants', '0003_cost_maxima', now()),
+	(56, 'tenants', '0004_clock_of_database', now()),
+	(57, 'tenants', '0005_upstream_credentials', now()),
+	(58, 'tenants', '0006_model_provider_choices', now()),
+	(59, 'tenants', '0007_model_targets', now()),
+	(60, 'tenants', '0008_model_assistant_prefix', now()),
+	(61, 'tenants', '0009_allow_fallback_models', now()),
+	(62, 'tenants', '0010_model_shutdown_date', now()),
+	(63, 'tenants', '0011_model_serves', now()),
+	(64, 'tenants', '0012_usage_record_failed_targets', now()),
+	(65, 'tenants', '0013_target_limits', now()),
+	(66, 'tenants', '0014_required_approvals', now()),
+	(67, 'tenants', '0015_approval_notifications', now()),
+	(68, 'tenants', '0016_connector_effect_ids', now()),
+	(69, 'tenants', '0017_last_backup', now()),
+	(70, 'usersessions', '0001_initial', now());
 
 SELECT pg_catalog.setval('public.account_emailaddress_id_seq', 1, false);
 
@@ -2531,7 +2543,7 @@ SELECT pg_catalog.setval('public.django_admin_log_id_seq', 1, false);
 
 SELECT pg_catalog.setval('public.django_content_type_id_seq', 85, true);
 
-SELECT pg_catalog.setval('public.django_migrations_id_seq', 69, true);
+SELECT pg_catalog.setval('public.django_migrations_id_seq', 70, true);
 
 SELECT pg_catalog.setval('public.idempotency_answerchunk_id_seq', 1, false);
 
