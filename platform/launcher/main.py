@@ -142,8 +142,10 @@ def _test(*, root: Path, argv: Sequence[str], arguments: list[str]) -> NoReturn:
 def _django(*, root: Path, argv: Sequence[str]) -> int:
     bootstrap.enter_existing(root=root, argv=argv)
     needs_no_services = argv[1:2] in (["api_coverage"], ["help"]) or _asks_for_help(argv[2:])
-    for name, value in (UNUSED if needs_no_services else _running_environment(root)).items():
-        os.environ.setdefault(name, value)
+    variables = UNUSED if needs_no_services else _running_environment(root)
+    for name, value in variables.items():
+        if name != "DATABASE_ADMIN_URL" or argv[1:2] == ["restore"]:
+            os.environ.setdefault(name, value)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "server.settings")
     # Imported objects live until the end; searching them for garbage would take a sixth of the start. Servers turn the
     # collector on again when they have started (`server.web.http_server.freeze_startup_objects`).
@@ -199,6 +201,7 @@ def _running_environment(root: Path) -> dict[str, str]:
     except LaunchError:
         # The instance belongs to another user, which does not matter: this command uses its own database.
         return {}
-    # The owner role of the instance's database must not be used for the database that the caller named.
+    # Other roles of the instance's database must not be used for the database that the caller named.
     running.pop("DATABASE_OWNER_URL", None)
+    running.pop("DATABASE_ADMIN_URL", None)
     return running

@@ -39,6 +39,7 @@ QUESTION_SECONDS = 60.0
 CONFIGURATION = (
     "DATABASE_URL",
     "DATABASE_OWNER_URL",
+    "DATABASE_ADMIN_URL",
     "REDIS_URL",
     *state.APPLICATION_SECRETS,
     "UPSTREAM_BASE_URL",
@@ -186,6 +187,7 @@ class Platform:
         self._options = options
         self._report = report
         self._supervisor = supervisor
+        self._admin_url = ""
         self._secrets = state.load_secrets(state_dir=here.directory, environment=environment)
         self._environment = {**environment, "STATE_DIR": str(here.directory), "PYTHONUNBUFFERED": "1"}
         # For children started with `python -m`; manage.py puts the same two directories first. An inherited value is
@@ -249,6 +251,9 @@ class Platform:
         # Including paths of mounted secrets.
         names = [*CONFIGURATION, *(f"{name}_FILE" for name in CONFIGURATION)]
         configuration = {name: self._environment[name] for name in names if name in self._environment}
+        if self._admin_url:
+            # Not in the environment of the processes, which must not have the rights of a superuser.
+            configuration["DATABASE_ADMIN_URL"] = self._admin_url
         state.write_environment(state=self._here, variables=configuration)
         is_ready = partial(chosen.is_ready, host_header=address.host_header(self._environment))
         self._supervisor.wait_for(is_ready, name="web")
@@ -334,6 +339,7 @@ class Platform:
         owner = DatabaseRole(name="platform_owner", password=self._secrets["POSTGRES_OWNER_PASSWORD"])
         app = DatabaseRole(name="platform_app", password=self._secrets["POSTGRES_APP_PASSWORD"])
         postgres.prepare_database(admin=cluster.admin, database=DATABASE, owner=owner, app=app)
+        self._admin_url = cluster.admin
         self._report.step(f"PostgreSQL {cluster.programs.major} on {LOOPBACK}:{cluster.port}")
         for name, role in (("DATABASE_URL", app), ("DATABASE_OWNER_URL", owner)):
             self._environment[name] = role.url(host=LOOPBACK, port=cluster.port, database=DATABASE)

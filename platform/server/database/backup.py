@@ -334,7 +334,8 @@ def temporary_database(*, admin: str | None, using: str = "owner") -> Iterator[s
                     connection.execute(f"CREATE EXTENSION IF NOT EXISTS {extension}")
         except psycopg.errors.InsufficientPrivilege:
             raise BackupError(
-                "Only a superuser may create the extensions of the temporary database here: name one with --admin."
+                "Only a superuser may create the extensions of the temporary database here: name one with --admin or "
+                "DATABASE_ADMIN_URL."
             ) from None
         yield name
     finally:

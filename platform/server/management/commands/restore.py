@@ -8,6 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from typing_extensions import override
 
+from server import env
 from server.database import backup
 
 
@@ -24,11 +25,11 @@ class Command(BaseCommand):
             action="store_true",
             help="restore into a temporary database on the same server and a temporary directory, and drop both",
         )
-
         parser.add_argument(
             "--admin",
             metavar="URL",
-            help="connection string of a superuser, for a drill on a server where only one may create extensions",
+            help="connection string of a superuser, who creates the extensions for a drill (default: "
+            "DATABASE_ADMIN_URL; under `up`, that of its own PostgreSQL)",
         )
 
     @override
@@ -37,7 +38,8 @@ class Command(BaseCommand):
         try:
             if options["drill"]:
                 with tempfile.TemporaryDirectory(prefix="restore-") as scratch:
-                    restored, seconds = backup.drill(directory, scratch=Path(scratch), admin=options["admin"])
+                    admin = options["admin"] or env.text("DATABASE_ADMIN_URL")
+                    restored, seconds = backup.drill(directory, scratch=Path(scratch), admin=admin or None)
             else:
                 restored = backup.restore(directory)
         except backup.BackupError as error:
