@@ -2,13 +2,19 @@
 
 import json
 import re
+from datetime import timedelta
 
 import httpx2
 import pytest
 from prometheus_client import Counter, Gauge, Histogram
+from pytest_django.fixtures import Settings
 
+from core.clock import now
 from core.telemetry import metrics
 from guide import commands
+from responses.admin.live.queries import RunRow
+from responses.admin.live.rows import stuck
+from responses.models import Response
 from tests.docs.blocks import ROOT, blocks
 from tests.support.api import Api
 from tests.support.waiting import PATIENCE
@@ -53,3 +59,18 @@ def test_the_tool_with_a_connector_is_valid() -> None:
     documents = [one.text for one in blocks(ROOT / "docs/howto/mcp.md") if one.language == "json"]
     [tool] = [text for text in documents if json.loads(text).get("type") == "mcp"]
     assert McpToolParam.model_validate_json(tool).connector_id == "wiki"
+
+
+def test_the_reasons_of_stuck_runs_are_documented(settings: Settings) -> None:
+    settings.LEASE_SECONDS = 120  # a lease of a minute at most expires first
+    at = now()
+    runs = [
+        Response(created_at=at, lease_until=at - timedelta(seconds=1)),
+        Response(created_at=at, lease_until=at + timedelta(seconds=settings.LEASE_SECONDS - 61)),
+        Response(created_at=at, attempt=settings.BACKGROUND_ATTEMPTS),
+        Response(created_at=at - timedelta(seconds=61)),
+    ]
+    page = (ROOT / "docs/howto/operations.md").read_text()
+    [table] = re.findall(r"^\| shown reason \|.*?\n\n", page, re.MULTILINE | re.DOTALL)
+    documented = re.findall(r"^\| `(.+?)` \|", table, re.MULTILINE)
+    assert [stuck(RunRow(response=run), at=at) for run in runs] == documented
