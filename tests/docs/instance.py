@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -92,7 +93,9 @@ class Instance:
 
     def check_upstreams(self, client: OpenAI) -> None:
         """Check that requests for models of the upstreams just added arrive there, with the right path and key."""
-        expected = list(self._documented_requests())
+        added = list(self._added_upstreams())
+        expected = [request for options in added for request in _first_requests(options)]
+        conditions = {_provider(options): options.only_metadata for options in added}
 
         def missing() -> list[dict[str, str]]:
             lines = self.requests.read_text().splitlines() if self.requests.exists() else []
@@ -100,24 +103,24 @@ class Instance:
 
         def arrived() -> bool:
             for one in missing():
+                metadata = conditions.get(one["provider"])
                 with suppress(APIError):  # for names that the demo upstream does not have
-                    client.responses.create(model=one["model"], input="Hello", store=False)
+                    client.responses.create(model=one["model"], input="Hello", store=False, metadata=metadata)
             return not missing()
 
         # A change of the upstreams applies after a second.
         wait_until(arrived, seconds=90)
         assert missing() == []
 
-    def _documented_requests(self) -> Iterator[dict[str, str]]:
+    def _added_upstreams(self) -> Iterator[Namespace]:
+        """Yield the options of each `add_upstream` since the last call."""
         added = self.added.read_text().splitlines() if self.added.exists() else []
         self.added.unlink(missing_ok=True)
+        parser = load_command_class("routing", "add_upstream").create_parser("", "")
         for arguments in map(json.loads, added):
-            options = load_command_class("routing", "add_upstream").create_parser("", "").parse_args(arguments)
-            name = urlsplit(options.base_url).path.split("/")[1]
-            assert name in PROVIDERS.values(), f"{options.base_url} is not an address of tests/docs/providers.py"
-            path, key = PATHS[options.wire_api or "chat_completions"], options.api_key or "none"
-            for model in options.models.replace("*", "any-other-name").split(","):
-                yield {"provider": name, "path": path, "key": key, "model": model}
+            options = parser.parse_args(arguments)
+            assert _provider(options) in PROVIDERS.values(), f"{options.base_url} is not in tests/docs/providers.py"
+            yield options
 
     def forget_upstreams(self) -> None:
         """Delete the upstreams of a page, so that its `*` route does not compete with the one of another page."""
@@ -127,6 +130,19 @@ class Instance:
             "DELETE FROM tenants_model WHERE upstream_id IN (SELECT id FROM tenants_upstream WHERE name <> 'demo');"
             "DELETE FROM tenants_upstream WHERE name <> 'demo'"
         )
+
+
+def _provider(options: Namespace) -> str:
+    return urlsplit(options.base_url).path.split("/")[1]
+
+
+def _first_requests(options: Namespace) -> Iterator[dict[str, str]]:
+    """Yield the requests that an upstream gets while all others work."""
+    if options.priority or options.fallback_for or options.only_keys:
+        return
+    path, key = PATHS[options.wire_api or "chat_completions"], options.api_key or "none"
+    for model in options.models.replace("*", "any-other-name").split(","):
+        yield {"provider": _provider(options), "path": path, "key": key, "model": model}
 
 
 def _superuser(checkout: Path) -> dict[str, Any]:

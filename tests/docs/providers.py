@@ -24,6 +24,8 @@ PROVIDERS = {
     "127.0.0.1:8080/v1": "llama-cpp",
     "127.0.0.1:11434/v1": "ollama",
     "127.0.0.1:1234/v1": "lm-studio",
+    **{f"10.0.0.{number}:8001/v1": f"vllm-{number}" for number in range(11, 16)},
+    "models.example.com/v1": "hosted",
     "api.mistral.ai/v1": "mistral",
     "api.deepseek.com/v1": "deepseek",
     "generativelanguage.googleapis.com/v1beta/openai": "gemini",
