@@ -27,6 +27,7 @@ from launcher.address import any_free_port
 from launcher.postgres import SUPERUSER
 from launcher.processes import wait_until
 from tests.docs.providers import PATHS, PROVIDERS
+from tests.support.clients import client, node
 from tests.support.waiting import HANGS_AFTER
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,6 +66,8 @@ exec "$DOCS_PYTHON" -c 'import sys, importlib.metadata as m
 for name in sys.argv[2:]:
     if not name.startswith("-") and name not in {"numpy", "pandas", "matplotlib"}: m.version(name)' "$@"
 """
+# `npm install` links the packages of a locked client, so a package that it does not have makes programs fail.
+_NPM = '#!/bin/bash\necho "npm $*" >> "$DOCS_CALLS"\nln -sfn "$DOCS_NODE_MODULES" node_modules\n'
 _RECORDER = '#!/bin/bash\necho "$(basename "$0") $*" >> "$DOCS_CALLS"\n'
 
 
@@ -94,7 +97,9 @@ class Instance:
     def check_upstreams(self, client: OpenAI) -> None:
         """Check that requests for models of the upstreams just added arrive there, with the right path and key."""
         added = list(self._added_upstreams())
-        expected = [request for options in added for request in _first_requests(options)]
+        # Options that a later command leaves out stay.
+        standby = {options.name for options in added if options.priority or options.fallback_for or options.only_keys}
+        expected = [one for options in added if options.name not in standby for one in _requests(options)]
         conditions = {_provider(options): options.only_metadata for options in added}
 
         def missing() -> list[dict[str, str]]:
@@ -127,6 +132,8 @@ class Instance:
         self.sql(
             "DELETE FROM tenants_price WHERE model_id IN (SELECT tenants_model.id FROM tenants_model "
             "JOIN tenants_upstream ON tenants_upstream.id = upstream_id WHERE tenants_upstream.name <> 'demo');"
+            "DELETE FROM tenants_modelkey WHERE model_id IN (SELECT tenants_model.id FROM tenants_model "
+            "JOIN tenants_upstream ON tenants_upstream.id = upstream_id WHERE tenants_upstream.name <> 'demo');"
             "DELETE FROM tenants_model WHERE upstream_id IN (SELECT id FROM tenants_upstream WHERE name <> 'demo');"
             "DELETE FROM tenants_upstream WHERE name <> 'demo'"
         )
@@ -136,13 +143,18 @@ def _provider(options: Namespace) -> str:
     return urlsplit(options.base_url).path.split("/")[1]
 
 
-def _first_requests(options: Namespace) -> Iterator[dict[str, str]]:
-    """Yield the requests that an upstream gets while all others work."""
-    if options.priority or options.fallback_for or options.only_keys:
-        return
+def _requests(options: Namespace) -> Iterator[dict[str, str]]:
+    """Yield a request for each model of an upstream, as it arrives there."""
     path, key = PATHS[options.wire_api or "chat_completions"], options.api_key or "none"
     for model in options.models.replace("*", "any-other-name").split(","):
         yield {"provider": _provider(options), "path": path, "key": key, "model": model}
+
+
+def node_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with which `node` runs, and `npm` finds the packages of OpenAI's SDK."""
+    home = client("openai_node").home
+    first, _, rest = environment["PATH"].partition(":")
+    return {"DOCS_NODE_MODULES": str(home / "node_modules"), "PATH": f"{first}:{node().directory}:{rest}"}
 
 
 def _superuser(checkout: Path) -> dict[str, Any]:
@@ -246,7 +258,7 @@ def _copy(checkout: Path) -> None:
 
 def _environment(directory: Path, stubs: Path) -> dict[str, str]:
     stubs.mkdir()
-    programs = {"python3": _PYTHON, "pip": _PIP, **dict.fromkeys(RECORDED, _RECORDER)}
+    programs = {"python3": _PYTHON, "pip": _PIP, "npm": _NPM, **dict.fromkeys(RECORDED, _RECORDER)}
     for name, text in programs.items():
         (stubs / name).write_text(text)
         (stubs / name).chmod(0o755)

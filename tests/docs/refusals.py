@@ -4,6 +4,7 @@ They stand in tables whose last columns are "request" and "answer", such as
 
     | SVG | `POST /v1/images/generations` `{"output_format": "svg"}` | 400 `unsupported_value` at `output_format` |
 
+A first column "message" has the message of the error as code, in which `…` stands for any text.
 A request may have a JSON body and headers (`Name: value`). Fields that every request of an endpoint needs are left out.
 `WEBSOCKET` sends `response.create` with the body. The answer has a status and, for errors, the code and the parameter.
 """
@@ -46,6 +47,7 @@ class Refusal:
     status: int
     code: str | None
     param: str | None
+    message: str = ""
 
     @override
     def __str__(self) -> str:
@@ -64,7 +66,9 @@ class Passage:
 
 def refusals(page: Path) -> Iterator[Refusal]:
     """Yield the rows of the tables of refusals in a page."""
-    for line, cells in _rows(page):
+    for line, head, cells in _rows(page):
+        if not _is_refusal(head, cells):
+            continue
         request, answer = cells[-2:]
         spans = [child.content for child in request.children or [] if child.type == "code_inline"]
         method, _, path = spans[0].partition(" ")
@@ -75,20 +79,32 @@ def refusals(page: Path) -> Iterator[Refusal]:
         status, code, param = matched.groups()
         yield Refusal(
             page=page, line=line, method=method, path=path, body=bodies[0] if bodies else None, headers=headers,
-            status=int(status), code=code, param=param,
+            status=int(status), code=code, param=param, message=_message(head, cells),
         )  # fmt: skip
+
+
+def other_messages(page: Path) -> list[str]:
+    """Return the messages in tables of errors that have no request."""
+    rows = ((head, cells) for _, head, cells in _rows(page) if not _is_refusal(head, cells))
+    return [message for head, cells in rows if (message := _message(head, cells))]
+
+
+def matches(message: str, documented: str) -> bool:
+    """Return whether a message is the documented one, in which `…` stands for any text."""
+    return re.fullmatch(".*".join(map(re.escape, documented.split("…"))), message, re.DOTALL) is not None
 
 
 def passages(page: Path) -> Iterator[Passage]:
     """Yield the texts of a page without code blocks, and without generated tables, which have tests of their own."""
-    lines = {(line, cell.content) for line, cells in _rows(page) for cell in cells}
+    refused = [(line, cells) for line, head, cells in _rows(page) if _is_refusal(head, cells)]
+    tested = {(line, cell.content) for line, cells in refused for cell in cells}
     is_generated = False
     for token in _tokens(page):
         if token.type == "html_block" and re.match(r"<!-- (begin|end) ", token.content):
             is_generated = "<!-- begin" in token.content
         elif token.type == "inline" and not is_generated:
             line = _line(token)
-            yield Passage(page=page, line=line, text=_text(token), is_tested=(line, token.content) in lines)
+            yield Passage(page=page, line=line, text=_text(token), is_tested=(line, token.content) in tested)
 
 
 def _text(token: Token) -> str:
@@ -104,8 +120,16 @@ def _text(token: Token) -> str:
     return text
 
 
-def _rows(page: Path) -> Iterator[tuple[int, list[Token]]]:
-    """Yield the cells of the rows of these tables, each with its line."""
+def _is_refusal(head: list[str], cells: list[Token]) -> bool:
+    return head[-2:] == COLUMNS and bool(cells[-2].content)
+
+
+def _message(head: list[str], cells: list[Token]) -> str:
+    return cells[0].content.strip("`") if head[0] == "message" else ""
+
+
+def _rows(page: Path) -> Iterator[tuple[int, list[str], list[Token]]]:
+    """Yield the rows of all tables: the line, the head of the table, and the cells."""
     head: list[str] = []
     cells: list[Token] = []
     for token in _tokens(page):
@@ -116,8 +140,8 @@ def _rows(page: Path) -> Iterator[tuple[int, list[Token]]]:
                 cells.append(token)
             case "thead_close":
                 head = [cell.content for cell in cells]
-            case "tr_close" if head[-2:] == COLUMNS:
-                yield _line(token if token.map else cells[0]), cells
+            case "tr_close" if head:
+                yield _line(cells[0]), head, cells
             case "table_close":
                 head = []
 

@@ -13,7 +13,7 @@ import pytest
 from openai import OpenAI
 
 from tests.docs.blocks import PAGES, ROOT, blocks
-from tests.docs.instance import Instance, running_instance
+from tests.docs.instance import Instance, node_variables, running_instance
 from tests.docs.session import Session, shows
 from tests.support.programs import need
 
@@ -85,6 +85,8 @@ def test_the_page_works_as_printed(instance: Instance, page: Path, tmp_path: Pat
     base_url = instance.substitute("http://127.0.0.1:8000/v1")
     # Set in the terminal of the reader, as the README says.
     environment = {**instance.environment, "OPENAI_API_KEY": key, "OPENAI_BASE_URL": base_url}
+    if any(one.language == "javascript" for one in blocks(page)):
+        environment |= node_variables(environment)
     session = Session(directory=instance.checkout, scratch=tmp_path / "session", environment=environment)
     printed = ""
     try:

@@ -12,7 +12,7 @@ from server.reference.sdk_comparison import gaps
 from tenants import scope
 from tenants.models import Team
 from tests.docs.blocks import PAGES, ROOT
-from tests.docs.refusals import STATEMENT, Refusal, passages, refusals
+from tests.docs.refusals import STATEMENT, Refusal, matches, passages, refusals
 from tests.support.api import Api, ok
 from tests.support.chunks import text
 from tests.support.upstream import Script, stream
@@ -117,21 +117,23 @@ def test_the_request_of_a_row_gets_its_answer(row: Refusal, web: WebProcess, api
         answer = answer_of_socket(web, api.caller.secret, row.body, request=request)
     else:
         answer = answer_of(web, row, headers={**api.headers, **row.headers}, path=objects.insert(row.path), body=body)
-    assert answer == (row.status, row.code, row.param)
+    *found, message = answer
+    assert tuple(found) == (row.status, row.code, row.param)
+    assert matches(message, row.message or "…"), message
 
 
-def answer_of(web: WebProcess, row: Refusal, *, headers: Any, path: str, body: Any) -> tuple[int, Any, Any]:
-    """Send a request and return the status, the code and the parameter of its answer."""
+def answer_of(web: WebProcess, row: Refusal, *, headers: Any, path: str, body: Any) -> tuple[int, Any, Any, str]:
+    """Send a request and return the status, the code, the parameter and the message of its answer."""
     answer = httpx2.request(row.method, web.url + path, headers=headers, json=body, timeout=PATIENCE)
     is_json = answer.headers.get("content-type", "").startswith("application/json")
     error = answer.json().get("error") or {} if answer.is_error and is_json else {}
-    return answer.status_code, error.get("code"), error.get("param")
+    return answer.status_code, error.get("code"), error.get("param"), error.get("message") or ""
 
 
 def answer_of_socket(
     web: WebProcess, secret: str, event: dict[str, Any], *, request: dict[str, Any]
-) -> tuple[int, Any, Any]:
-    """Send an event of a type of its own, or a request, and return the status, the code and the parameter."""
+) -> tuple[int, Any, Any, str]:
+    """Send an event of another type, or a request, and return status, code, parameter and message."""
     with open_socket(web.url, secret=secret) as socket:
         if "type" in event:
             socket.send(event)
@@ -140,7 +142,12 @@ def answer_of_socket(
             socket.send(request)
         last = socket.rest()[-1]
     failed = last.get("error") or {}
-    return last.get("status", 400 if failed else 200), failed.get("code"), failed.get("param")
+    return (
+        last.get("status", 400 if failed else 200),
+        failed.get("code"),
+        failed.get("param"),
+        failed.get("message", ""),
+    )
 
 
 @pytest.mark.slow
