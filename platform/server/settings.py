@@ -457,7 +457,7 @@ X_FRAME_OPTIONS = "DENY"
 # send data to another server.
 _OIDC_ORIGIN = "{0.scheme}://{0.netloc}".format(urlsplit(OIDC_ISSUER)) if OIDC_ISSUER else ""
 CONTENT_SECURITY_POLICY = {
-    "EXCLUDE_URL_PREFIXES": ("/docs",),  # Redoc uses inline styles and workers
+    "EXCLUDE_URL_PREFIXES": ("/docs",),  # the documentation site has a policy of its own
     "DIRECTIVES": {
         "default-src": ["'self'"],
         "script-src": ["'self'"],

@@ -7,7 +7,7 @@ from django.contrib import admin
 from django.urls import include, path
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
-from django.views.generic import RedirectView, TemplateView
+from django.views.generic import RedirectView
 
 from deliveries.notifications.views import unsubscribe
 from guide import views as guide
@@ -39,8 +39,8 @@ urlpatterns = [
     path("version", public(health.version), name="version"),
     path("metrics", public(health.metrics), name="metrics"),
     path("openapi.json", public(openapi_json), name="openapi"),
-    # The API reference, rendered by Redoc.
-    path("docs", public(TemplateView.as_view(template_name="docs.html")), name="docs"),
+    # The API reference.
+    path("docs", public(RedirectView.as_view(url="/docs/guide/reference/api/index.html")), name="docs"),
     path("favicon.ico", public(favicon.view), name="favicon"),
     path("docs/guide", RedirectView.as_view(url="/docs/guide/"), name="guide_home"),
     path("docs/guide/", public(guide.page), {"path": "index.html"}),

@@ -14,6 +14,7 @@ from core.http.endpoints import NULLABLE_STRING, STRING, ApiObject, Endpoint, Sc
 from core.http.objects import Deleted, ListPage
 from server.api_urls import ENDPOINTS
 from server.reference.descriptions import OBJECTS, OPERATIONS, PARAMETERS, PROPERTIES, SAME, STATUSES, TAGS
+from server.reference.samples import SAMPLES, examples, filled
 
 _PROJECTS, _ADMIN = "organization/projects", "admin.organization.projects"
 # The SDK's names of endpoints whose name does not follow from the path.
@@ -135,6 +136,10 @@ def _operation(endpoint: Endpoint) -> Schema:
     if endpoint.stream:
         content["text/event-stream"] = {"schema": {**_EVENT, "description": endpoint.stream}}
     name = operation_id(endpoint)
+    if "answer" in (example := examples().get(name, {})) and "application/json" in content:
+        content["application/json"]["example"] = example["answer"]
+    if "events" in example:
+        content["text/event-stream"]["example"] = example["events"]
     failed = "MessageError" if name.startswith("messages.") else "Error"
     parameters = [
         *({"name": path_id, "in": "path", "required": True, "schema": STRING} for path_id in endpoint.ids),
@@ -157,6 +162,8 @@ def _operation(endpoint: Endpoint) -> Schema:
     if body := endpoint.form or endpoint.body:
         media_type = "multipart/form-data" if endpoint.form else "application/json"
         operation["requestBody"] = {"required": True, "content": {media_type: {"schema": body}}}
+        if (sample := SAMPLES.get(name)) and sample.body is not None:
+            operation["requestBody"]["content"][media_type]["example"] = filled(sample.body)
     return operation
 
 

@@ -29,6 +29,7 @@ from server.reference.coverage import (
     SupportedParameter,
     update_tables,
 )
+from server.reference.pages import FOLDER, pages
 from server.reference.remedies import REMEDIES
 from server.reference.sdk_comparison import gaps
 from server.reference.sdk_decisions import outdated, undecided
@@ -69,6 +70,11 @@ def kinds(union: Any) -> set[str]:
 def test_the_manual_matches_the_table(page: str) -> None:
     manual = (ROOT / page).read_text()
     assert update_tables(manual) == manual, "run: python3 manage.py api_coverage"
+
+
+def test_the_pages_of_the_reference_are_generated() -> None:
+    stored = {f"{FOLDER}/{path.name}": path.read_text() for path in (ROOT / FOLDER).glob("*.md")}
+    assert stored == pages(), "run: python3 manage.py api_coverage"
 
 
 def test_every_error_has_a_remedy_and_every_remedy_an_error() -> None:
