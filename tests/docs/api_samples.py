@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web as aiohttp
 from django.contrib.auth.models import User
-from pydantic import BaseModel
+from openai import BaseModel as OpenAIObject
 
 from demo_upstream.app import create_app
 from server.reference.samples import EXAMPLE_IDS, FILES
@@ -94,6 +94,7 @@ class Reader:
             "model": "demo",
             "project_name": name,
             "invited_email": f"invited-{name}@example.com",
+            "member_email": self._user.email,
             "user_id": f"user-{self._user.pk}",
             "key_id": other.key.pk,
         }
@@ -155,7 +156,7 @@ class Reader:
             os.environ.clear()
             os.environ.update(before)
         answer = namespace.get("answer")
-        return answer.to_dict() if isinstance(answer, BaseModel) else answer
+        return answer.to_dict() if isinstance(answer, OpenAIObject) else answer
 
     def take(self, gives: Any, answer: Any) -> None:
         """Keep the ids that an answer gives."""

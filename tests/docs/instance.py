@@ -140,7 +140,7 @@ class Instance:
 
 
 def _provider(options: Namespace) -> str:
-    return urlsplit(options.base_url).path.split("/")[1]
+    return urlsplit(str(options.base_url)).path.split("/")[1]
 
 
 def _requests(options: Namespace) -> Iterator[dict[str, str]]:

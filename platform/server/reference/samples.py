@@ -189,7 +189,6 @@ SAMPLES: Mapping[str, Sample] = {
     "admin.organization.projects.users.list": Sample(),
     "admin.organization.projects.users.retrieve": Sample(),
     "admin.organization.projects.users.update": Sample(body={"role": "member"}),
-    "admin.organization.projects.users.delete": Sample(),
     "admin.organization.projects.model_permissions.update": Sample(body={"mode": "allow_list", "model_ids": ["demo"]}),
     "admin.organization.projects.model_permissions.retrieve": Sample(),
     "admin.organization.projects.model_permissions.delete": Sample(),
@@ -205,7 +204,7 @@ SAMPLES: Mapping[str, Sample] = {
     "admin.organization.projects.spend_alerts.create": Sample(
         body={
             "threshold_amount": 40000, "currency": "USD", "interval": "month",
-            "notification_channel": {"type": "email", "recipients": []},
+            "notification_channel": {"type": "email", "recipients": ["{member_email}"]},
         },
         gives=_gives("alert_id"),
     ),
@@ -214,10 +213,11 @@ SAMPLES: Mapping[str, Sample] = {
     "admin.organization.projects.spend_alerts.update": Sample(
         body={
             "threshold_amount": 30000, "currency": "USD", "interval": "month",
-            "notification_channel": {"type": "email", "recipients": []},
+            "notification_channel": {"type": "email", "recipients": ["{member_email}"]},
         }
     ),
     "admin.organization.projects.spend_alerts.delete": Sample(),
+    "admin.organization.projects.users.delete": Sample(),
     "admin.organization.projects.archive": Sample(),
     "admin.organization.audit_logs.list": Sample(query={"limit": 1}),
     "admin.organization.invites.create": Sample(
@@ -264,6 +264,7 @@ EXAMPLE_IDS: Mapping[str, str] = {
     "service_account_id": "svc_01a22d13d691l1n3p5r7t9v1x3z5",
     "api_key_id": "key_01a22d13d6a5m3o5q7s9u1w3y5a7",
     "user_id": "user-12",
+    "member_email": "grace@example.com",
     "rate_limit_id": "rl_01a22d13d6b9n5p7r9t1v3x5z7b9",
     "alert_id": "alert_01a22d13d6cdo7q9s1u3w5y7a9c1",
     "invited_email": "ada@example.com",
