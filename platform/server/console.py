@@ -1,7 +1,6 @@
 """Frame of the admin (title, colours, static files, navigation) as the setting of django-unfold."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from django.apps import apps
@@ -10,17 +9,9 @@ from django.http import HttpRequest
 from django.templatetags.static import static
 from django.urls import reverse_lazy
 
-_FILES = Path(__file__).resolve().parent.parent.parent / "static" / "console"
-
 
 def _static(name: str) -> Callable[[HttpRequest], str]:
     return lambda _: static(f"console/{name}")
-
-
-def _files(kind: str) -> list[Callable[[HttpRequest], str]]:
-    # console.css and console.js come first: the others override or use them.
-    names = sorted((path.name for path in _FILES.glob(f"*.{kind}")), key=lambda name: (name != f"console.{kind}", name))
-    return [_static(name) for name in names]
 
 
 def _model_list(title: str, icon: str, model: str) -> dict[str, Any]:
@@ -150,8 +141,6 @@ UNFOLD: dict[str, Any] = {
     "SITE_URL": None,
     "SITE_ICON": _static("mark.svg"),
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": _static("mark.svg")}],
-    "STYLES": _files("css"),
-    "SCRIPTS": _files("js"),
     "LOGIN": {"image": _static("login.svg")},
     "DASHBOARD_CALLBACK": "server.admin.home.dashboard",
     "SHOW_VIEW_ON_SITE": False,

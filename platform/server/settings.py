@@ -122,6 +122,7 @@ HOSTED_TOOLS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "server.web.middleware.StaticFilesMiddleware",
+    "server.assets.compression.PageCompressionMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "server.web.middleware.MethodNotAllowedMiddleware",
@@ -139,12 +140,16 @@ ROOT_URLCONF = "server.urls"
 ASGI_APPLICATION = "server.asgi.application"
 APPEND_SLASH = True
 
+_TEMPLATE_LOADERS = [
+    "server.assets.compact_templates.FilesystemLoader",
+    "server.assets.compact_templates.AppDirectoriesLoader",
+]
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
         "DIRS": [BASE_DIR / "templates"],
-        "APP_DIRS": True,
         "OPTIONS": {
+            "loaders": _TEMPLATE_LOADERS if DEBUG else [("django.template.loaders.cached.Loader", _TEMPLATE_LOADERS)],
             "context_processors": [
                 "django.template.context_processors.debug",
                 "django.template.context_processors.request",
@@ -307,7 +312,7 @@ def _files_options(text: str) -> dict[str, Any]:
 _FILES_OPTIONS = _files_options(env.text("FILES_STORAGE_OPTIONS"))
 STORAGES: dict[str, dict[str, Any]] = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
-    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+    "staticfiles": {"BACKEND": "server.assets.storage.VersionedStaticFilesStorage"},
     "files": {
         "BACKEND": _FILES_STORAGE or "django.core.files.storage.FileSystemStorage",
         "OPTIONS": _FILES_OPTIONS if _FILES_STORAGE else _LOCAL_FILES,

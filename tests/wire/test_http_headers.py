@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import socket
 from urllib.parse import urlsplit
 
@@ -92,6 +93,31 @@ def test_static_files_are_compressed_and_can_be_cached(web: WebProcess, http: ht
     assert unchanged.status_code == 304
     part = raw(web, SCRIPT, Accept_Encoding="gzip", Range="bytes=0-99")
     assert (part.status_code, part.content) == (206, plain.content[:100])
+
+
+@pytest.mark.slow
+def test_files_with_a_hash_in_their_address_are_kept_forever(web: WebProcess, http: httpx2.Client) -> None:
+    page = http.get(f"{web.url}/account/login/").text
+    files = re.findall(r'(?:href|src)="(/static/[^"]+)"', page)
+    styles = next(path for path in files if path.endswith(".css"))
+    fonts = re.findall(r'url\("([^"]+)"\)', http.get(web.url + styles).text)
+    assert len(fonts) == 5
+    for path in (*files, *fonts):
+        answer = http.get(web.url + path)
+        assert answer.status_code == 200
+        assert answer.headers["cache-control"].endswith("immutable"), path
+    for path in ("/static/console/mark.svg", "/static/console/mark.svg?0123456789ab"):
+        assert "immutable" not in http.get(web.url + path).headers["cache-control"]
+    assert http.get(f"{web.url}/static/bundles/console.0123456789ab.css").status_code == 404
+
+
+def test_bundles_are_compressed_if_the_client_accepts_it(web: WebProcess) -> None:
+    page = raw(web, "/account/login/").text
+    script = next(path for path in re.findall(r'src="([^"]+)"', page) if "/bundles/" in path)
+    plain, compressed = raw(web, script), raw(web, script, Accept_Encoding="gzip")
+    assert "content-encoding" not in plain.headers
+    assert gzip.decompress(compressed.content) == plain.content
+    assert len(compressed.content) < len(plain.content) / 3
 
 
 def test_the_icon_is_served(web: WebProcess, http: httpx2.Client) -> None:
