@@ -149,8 +149,15 @@ def test_signing_in_redirects_to_the_home_page(database: None) -> None:
 
 def test_the_sidebar_lists_every_page(admin: Client) -> None:
     home = text(admin.get("/admin/"))
-    titles = ["Home", "Responses", "Teams", "API keys", "Members", "Models", "Upstreams", "Connectors", "Usage records"]
-    assert [title for title in [*titles, "Audit log", "Users"] if f"<span>{title}</span>" not in home] == []
+    titles = ["Home", "Responses", "Teams", "API keys", "Models", "Upstreams", "Usage", "Webhooks", "System"]
+    assert [title for title in titles if f"<span>{title}</span>" not in home] == []
+
+
+def test_the_tabs_of_the_sidebars_pages_list_every_other_page(admin: Client) -> None:
+    linked = set()
+    for link in re.findall(r'<li><a href="(/admin/[^"]*)"', text(admin.get("/admin/"))):
+        linked |= {link, *re.findall(r'href="(/admin/[^"?]+)"', text(admin.get(link)))}
+    assert [page for page in PAGES if f"/admin/{page}/" not in linked] == []
 
 
 def test_a_user_without_a_team_opens_only_the_home_page(database: None) -> None:
@@ -163,7 +170,7 @@ def test_a_user_without_a_team_opens_only_the_home_page(database: None) -> None:
 
 def test_every_stylesheet_script_and_image_of_a_page_is_served(admin: Client) -> None:
     links = set(re.findall(r'(?:href|src)="(/static/[^"]+)"', text(admin.get("/admin/"))))
-    assert "/static/console/console.css" in links
+    assert [link for link in links if link.startswith("/static/bundles/console.")] != []
     assert {link for link in links if admin.get(link).status_code != 200} == set()
 
 

@@ -1,0 +1,94 @@
+/* Keyboard shortcuts: j and k move through the rows of a list, Enter opens the row, x selects it; / searches, g and a
+   letter opens a page of the sidebar, and ? shows all of them. None of them works while a field has the focus. */
+(() => {
+    'use strict';
+
+    const SECOND_KEY_MS = 1500;
+    let goingSince = 0;
+
+    const isTyping = (target) => target instanceof Element
+        && target.closest('input:not([type=checkbox]):not([type=radio]), textarea, select, [contenteditable], [role=combobox], dialog') !== null;
+    const rows = () => [...document.querySelectorAll('#result_list tbody > tr:first-child')].filter((row) => row.querySelector('a[href]'));
+    const current = () => document.querySelector('.c-current-row');
+
+    const enter = (row) => {
+        current()?.classList.remove('c-current-row');
+        row.classList.add('c-current-row');
+        // The link has the focus, so that Enter opens it and screen readers read it.
+        row.querySelector('th a[href], .c-list-time a[href], td:not(.c-list-open) a[href]').focus({ preventScroll: true });
+        row.scrollIntoView({ block: 'nearest' });
+    };
+
+    const move = (step) => {
+        const all = rows();
+        if (!all.length) return false;
+        const focused = document.activeElement.closest('#result_list tbody > tr:first-child') || current();
+        const next = all.indexOf(focused) + step;
+        enter(all[Math.min(Math.max(next, 0), all.length - 1)]);
+        return true;
+    };
+
+    const select = () => {
+        const box = (document.activeElement.closest('#result_list tr') || current())?.querySelector('.action-select');
+        box?.click();
+        return Boolean(box);
+    };
+
+    const search = () => {
+        const field = document.getElementById('searchbar');
+        if (field) field.focus();
+        else window.dispatchEvent(new CustomEvent('opencommand'));
+        return true;
+    };
+
+    const openFilters = () => {
+        const filters = document.getElementById('changelist-filter');
+        if (!filters) return false;
+        filters.open = true;
+        filters.querySelector('summary').focus();
+        return true;
+    };
+
+    const showHelp = () => {
+        const dialog = document.getElementById('shortcuts');
+        if (!dialog) return false;
+        const list = dialog.querySelector('[data-shortcut-pages]');
+        if (!list.childElementCount) {
+            for (const link of document.querySelectorAll('#nav-sidebar [data-key]')) {
+                const line = document.createElement('div');
+                const keys = document.createElement('dt');
+                for (const name of ['g', link.dataset.key]) {
+                    const key = document.createElement('kbd');
+                    key.textContent = name;
+                    keys.append(key, ' ');
+                }
+                const title = document.createElement('dd');
+                title.textContent = link.querySelector('span:not([aria-hidden])').textContent;
+                line.append(keys, title);
+                list.append(line);
+            }
+        }
+        dialog.showModal();
+        return true;
+    };
+
+    const go = (key) => {
+        const link = document.querySelector(`#nav-sidebar [data-key="${CSS.escape(key)}"]`);
+        if (link) location.assign(link.href);
+        return Boolean(link);
+    };
+
+    const start = () => { goingSince = performance.now(); return true; };
+    const KEYS = { j: () => move(1), k: () => move(-1), x: select, f: openFilters, g: start, '/': search, '?': showHelp };
+
+    document.addEventListener('keydown', (event) => {
+        if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+        if (isTyping(event.target) || document.querySelector('dialog[open]')) return;
+        const isSecond = goingSince && performance.now() - goingSince < SECOND_KEY_MS;
+        goingSince = 0;
+        if (isSecond ? go(event.key) : KEYS[event.key]?.()) event.preventDefault();
+    });
+    document.addEventListener('focusin', (event) => {
+        if (!event.target.closest('.c-current-row')) current()?.classList.remove('c-current-row');
+    });
+})();
