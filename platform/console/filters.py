@@ -8,12 +8,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.contrib.admin.widgets import AutocompleteSelect
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from typing_extensions import override
-from unfold.contrib.filters.admin import DropdownFilter, TextFilter
+from unfold.contrib.filters.admin import (
+    AutocompleteSelectFilter,
+    ChoicesDropdownFilter,
+    DropdownFilter,
+    MultipleChoicesDropdownFilter,
+    TextFilter,
+)
+from unfold.contrib.filters.forms import AutocompleteDropdownForm, DropdownForm
+from unfold.widgets import UnfoldAdminSelectWidget
 
 from console.widgets import TimeFilter
+
+ANY = "Any"
+"""Placeholder of filters that are not set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +41,66 @@ class IndexHint:
     is_by_time: bool = False
     is_for_rare_values: bool = False
     joins_every_lookup: bool = False
+
+
+class SelectForm(DropdownForm):
+    """Form of a drop-down list. The browser's own needs no scripts."""
+
+    widget = UnfoldAdminSelectWidget()
+
+    class Media:
+        """No scripts, and none of Unfold's."""
+
+        extend = False
+
+
+class _SearchedSelect(AutocompleteSelect):
+    @override
+    def build_attrs(self, base_attrs: Any, extra_attrs: Any = None) -> dict[str, Any]:
+        # Django sets an empty placeholder here, so that the selection can be cleared.
+        return {**super().build_attrs(base_attrs, extra_attrs), "data-placeholder": ANY}
+
+
+class RelatedForm(AutocompleteDropdownForm):
+    """Form of a list that is searched on the server."""
+
+    widget = _SearchedSelect
+
+
+class ChoicesForm(DropdownForm):
+    """Form of a list of which several values can be chosen."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for field in self.fields.values():
+            field.widget.attrs = {**field.widget.attrs, "data-placeholder": ANY}
+
+
+class SelectFilter(DropdownFilter):
+    """Drop-down list."""
+
+    form_class = SelectForm
+    all_option = ("", ANY)
+
+
+class SingleChoiceFilter(ChoicesDropdownFilter):
+    """Drop-down list of the choices of a column."""
+
+    form_class = SelectForm
+    all_option = ("", ANY)
+
+
+class ChoicesFilter(MultipleChoicesDropdownFilter):
+    """List of the choices of a column, of which several can be chosen."""
+
+    form_class = ChoicesForm
+    all_option = None
+
+
+class RelatedFilter(AutocompleteSelectFilter):
+    """List of related rows, such as teams, that is searched on the server."""
+
+    form_class = RelatedForm
 
 
 class ConditionFilter:
@@ -72,7 +144,7 @@ class TextConditionFilter(ConditionFilter, TextFilter):
         return self.condition_for(self.text) if self.text else None
 
 
-class ChoiceFilter(ConditionFilter, DropdownFilter):
+class ChoiceFilter(ConditionFilter, SelectFilter):
     """Drop-down list of conditions."""
 
     options: Sequence[tuple[str, str]]

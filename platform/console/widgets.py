@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from django import forms
 from django.contrib import admin
+from django.contrib.admin.options import IS_POPUP_VAR
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
 from django.db.models import Field, Model, Q, QuerySet
@@ -27,10 +28,11 @@ from django.utils.safestring import SafeString
 from django.utils.timesince import timesince
 from typing_extensions import override
 from unfold.admin import ModelAdmin
-from unfold.contrib.filters.forms import RangeDateTimeForm
 from unfold.paginator import InfinitePaginator
-from unfold.widgets import UnfoldAdminSelectWidget
 
+from console.active_filters import active_filters
+from console.scripts import FORM_SCRIPTS, filter_media
+from console.time_form import TimeForm
 from core.clock import now
 
 SHOWN_CHARACTERS = 64 * 1024
@@ -259,17 +261,9 @@ _DEFAULT_RANGE = timedelta(days=30)
 _BY_NAME = {period.name: period for period in PERIODS}
 
 
-class TimeForm(RangeDateTimeForm):
-    """Form of the time filter: a predefined period or a custom range."""
-
-    fields: dict[str, forms.Field]
-
-    def __init__(self, name: str, *args: Any, **kwargs: Any) -> None:
-        super().__init__(name, *args, **kwargs)
-        titles = {period.name: f"Last {period.title}" if period.length else period.title for period in PERIODS}
-        choices = [("", titles.pop(DEFAULT_PERIOD)), *titles.items()]
-        widget = UnfoldAdminSelectWidget(attrs={"aria-label": "Period"})
-        self.fields = {"period": forms.ChoiceField(required=False, choices=choices, widget=widget), **self.fields}
+def _period_choices() -> list[tuple[str, str]]:
+    titles = {period.name: f"Last {period.title}" if period.length else period.title for period in PERIODS}
+    return [("", titles.pop(DEFAULT_PERIOD)), *titles.items()]
 
 
 class TimeFilter(admin.FieldListFilter):
@@ -278,8 +272,9 @@ class TimeFilter(admin.FieldListFilter):
     A search is not bounded. A range without a beginning starts 30 days before its end.
     """
 
-    template = "unfold/filters/filters_datetime_range.html"
+    template = "console/filters/time.html"
     form_class = TimeForm
+    parameters_shown_elsewhere = ("period",)
 
     def __init__(
         self,
@@ -310,7 +305,7 @@ class TimeFilter(admin.FieldListFilter):
     @override
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         given = {name: self._given(name) for name in self.expected_parameters() if name}
-        yield {"request": self.request, "form": self.form_class(name=self.field_path, data=given)}
+        yield {"request": self.request, "form": self.form_class(self.field_path, _period_choices(), data=given)}
 
     @property
     def period(self) -> str:
@@ -368,14 +363,29 @@ class ConsoleAdmin(ModelAdmin):
     # reads the whole period instead of one page.
     list_prefetch: tuple[str, ...] = ()
 
+    # Texts of an empty list: what it would contain, and what to do for it to contain something.
+    empty_title = ""
+    empty_text = ""
+    empty_icon = "inbox"
+    # Label of the button that adds an object, such as "Create an API key".
+    add_label = ""
+
     @property
     def media(self) -> forms.Media:
-        # Without the media of filters: once a list was shown, Unfold adds them to all pages, even where they fail.
-        return super(ModelAdmin, self).media  # type: ignore[no-any-return]  # Unfold has no types
+        return forms.Media(js=FORM_SCRIPTS)
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
-        self.request = request  # whose filters Unfold adds
-        return super().changelist_view(request, {"media": super().media, **(extra_context or {})})
+        # A list that is opened to choose an object for a form returns it by Django's scripts.
+        scripts = ["admin/js/actions.js", *(FORM_SCRIPTS if IS_POPUP_VAR in request.GET else ())]
+        media = {"media": forms.Media(js=scripts), "filter_media": filter_media(self.get_list_filter(request))}
+        page = super().changelist_view(request, {**media, **(extra_context or {})})
+        # A redirect has no context data.
+        context = getattr(page, "context_data", None) or {}
+        if (changelist := context.get("cl")) is not None:
+            # On the change list: the context of its results contains nothing else.
+            changelist.active_filters = active_filters(request, changelist)
+            changelist.is_narrowed = bool(changelist.active_filters or changelist.query)
+        return page
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: Any = super().get_queryset(request).defer(*self.list_defer).annotate(**self.list_annotations)
@@ -422,7 +432,10 @@ class ConsoleAdmin(ModelAdmin):
     def render(self, request: HttpRequest, template: str, title: str, **context: Any) -> TemplateResponse:
         """Render a page below the model's list."""
         frame = {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media, "title": title}
-        return TemplateResponse(request, template, {**frame, **context})
+        page: Any = TemplateResponse(request, template, {**frame, **context})
+        # Such pages are not compressed (`server.assets.compression`).
+        page.shows_secret = "secret" in context
+        return page  # type: ignore[no-any-return]
 
     def page_of(self, row: Model) -> str:
         """Return the URL of the page of an object."""

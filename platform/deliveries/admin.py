@@ -14,9 +14,8 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.safestring import SafeString
 from typing_extensions import override
-from unfold.contrib.filters.admin import AutocompleteSelectFilter, MultipleChoicesDropdownFilter
 
-from console.filters import exact
+from console.filters import ChoicesFilter, RelatedFilter, exact
 from console.tables import Column, Table
 from console.widgets import LogAdmin, TimeFilter, column, duration, time_column, tone, two_lines
 from deliveries.notifications import choices_of, set_choice
@@ -90,13 +89,15 @@ def attempt_table(history: Sequence[dict[str, Any]]) -> str:
 class MailAdmin(LogAdmin, TeamScoped):
     """Read-only list of mails. Only leads and staff see them, as they contain addresses."""
 
+    empty_text = "Mails about budgets, approvals and invitations appear here."
+
     viewers = LEADS | STAFF
     list_display = ["time", "about", "recipient", "state_badge", "attempts", "answer", "next_attempt"]
     list_prefetch = ("team",)
     list_filter = [
         ("created_at", TimeFilter),
-        ("state", MultipleChoicesDropdownFilter),
-        ("team", AutocompleteSelectFilter),
+        ("state", ChoicesFilter),
+        ("team", RelatedFilter),
         exact("address", "address"),
     ]
     search_fields = ["id", "address"]

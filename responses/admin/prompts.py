@@ -132,6 +132,9 @@ class VersionInline(ByRole, TabularInline):
 class PromptAdmin(AuditedAdmin, TeamScoped):
     """Prompt templates. Team leads edit them, all members of the team see them."""
 
+    empty_text = "A prompt is a stored template with variables, which requests use by its ID."
+    add_label = "Create a prompt"
+
     managers = LEADS
     form = PromptForm
     list_display = ["name", "public_id", "team", "current", "version_count", "created"]

@@ -21,12 +21,13 @@ from django.utils.decorators import method_decorator
 from django.utils.html import format_html
 from django.views.decorators.http import require_safe
 from typing_extensions import override
-from unfold.contrib.filters.admin import AutocompleteSelectFilter, MultipleChoicesDropdownFilter
 
 from console.filters import (
     ChoiceFilter,
+    ChoicesFilter,
     ConditionFilter,
     IndexHint,
+    RelatedFilter,
     TextConditionFilter,
     choice_filter,
     exact,
@@ -59,7 +60,7 @@ _METADATA = IndexHint(rank=5, is_for_rare_values=True)
 _TOOL = IndexHint(rank=6)
 
 
-class TeamFilter(ConditionFilter, AutocompleteSelectFilter):
+class TeamFilter(ConditionFilter, RelatedFilter):
     """Responses of a team."""
 
     lookup = "team_id"
@@ -67,13 +68,13 @@ class TeamFilter(ConditionFilter, AutocompleteSelectFilter):
     index = IndexHint(rank=10, is_by_time=True, joins_every_lookup=True)
 
 
-class ApiKeyFilter(ConditionFilter, AutocompleteSelectFilter):
+class ApiKeyFilter(ConditionFilter, RelatedFilter):
     """Responses that were created with an API key."""
 
     lookup, index = "api_key_id", IndexHint(rank=7, is_by_time=True)
 
 
-class StatusFilter(ConditionFilter, MultipleChoicesDropdownFilter):
+class StatusFilter(ConditionFilter, ChoicesFilter):
     """Responses with one of the chosen statuses."""
 
     lookup = "status__in"
@@ -290,6 +291,8 @@ def _compact(page: TemplateResponse) -> None:
 @register(Response)
 class ResponseAdmin(ChosenColumns, ResponseActions, RowPages):
     """Read-only list and pages of the responses of the user's teams."""
+
+    empty_text = "Responses of the API appear here, newest first. Create one with an API key, or in the playground."
 
     list_filter = FILTERS
     list_columns = COLUMNS

@@ -15,7 +15,6 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.safestring import SafeString
 from typing_extensions import override
-from unfold.contrib.filters.admin import AutocompleteSelectFilter, MultipleChoicesDropdownFilter
 from unfold.enums import ActionVariant
 from unfold.widgets import (
     UnfoldAdminCheckboxSelectMultipleWidget,
@@ -24,7 +23,7 @@ from unfold.widgets import (
     UnfoldBooleanSwitchWidget,
 )
 
-from console.filters import exact
+from console.filters import ChoicesFilter, RelatedFilter, exact
 from console.widgets import (
     LogAdmin,
     TimeFilter,
@@ -139,10 +138,13 @@ class EndpointAdmin(TeamScoped):
     The services write the audit events.
     """
 
+    empty_text = "A webhook tells your server when a response in the background has ended."
+    add_label = "Add a webhook"
+
     managers = MANAGERS
     form = EndpointForm
     list_display = ["name", "address", "team", "state", "success", "events", "secret_hint", "created"]
-    list_filter = [("team", AutocompleteSelectFilter)]
+    list_filter = [("team", RelatedFilter)]
     list_filter_submit = True
     list_fullwidth = True
     list_select_related = ["team"]
@@ -340,12 +342,14 @@ class EndpointAdmin(TeamScoped):
 class DeliveryAdmin(LogAdmin, TeamScoped):
     """Read-only list of deliveries; a delivery is one event for one endpoint."""
 
+    empty_text = "Deliveries appear here once an event is sent to a webhook."
+
     list_display = ["time", "event", "receiver", "about", "state_badge", "attempts", "answer", "next_attempt"]
     list_prefetch = ("team", "endpoint")
     list_filter = [
         ("created_at", TimeFilter),
-        ("state", MultipleChoicesDropdownFilter),
-        ("team", AutocompleteSelectFilter),
+        ("state", ChoicesFilter),
+        ("team", RelatedFilter),
         exact("endpoint", "endpoint ID"),
         exact("event_type", "event"),
     ]

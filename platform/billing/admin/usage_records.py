@@ -7,9 +7,8 @@ from django.contrib.admin import display, register
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
-from unfold.contrib.filters.admin import AutocompleteSelectFilter
 
-from console.filters import exact
+from console.filters import RelatedFilter, exact
 from console.widgets import (
     LogAdmin,
     TimeFilter,
@@ -33,13 +32,15 @@ from tenants.prices import NO_PRICE, amount, label
 class UsageAdmin(LogAdmin, TeamScoped):
     """Usage records of upstream calls."""
 
+    empty_text = "Each call of a model writes a usage record with its tokens and its cost."
+
     list_display = [
         "time", "team_name", "key", "subject", "served", "outcome_badge", "tokens_in", "tokens_out", "dollars", "took",
     ]  # fmt: skip
     list_filter = [
         ("occurred_at", TimeFilter),
-        ("team", AutocompleteSelectFilter),
-        ("api_key", AutocompleteSelectFilter),
+        ("team", RelatedFilter),
+        ("api_key", RelatedFilter),
         exact("model", "model"),
         exact("outcome", "outcome"),
         exact("object_id", "response or completion ID"),

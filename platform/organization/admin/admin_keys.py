@@ -50,6 +50,9 @@ def _state(key: AdminKey) -> SafeString:
 class AdminKeyAdmin(PlatformOnly):
     """Keys of the admin API."""
 
+    empty_text = "An admin key manages teams, keys and usage with the admin API."
+    add_label = "Create an admin key"
+
     viewers = ADMINISTRATORS_ONLY
     managers = ADMINISTRATORS_ONLY
     form = AdminKeyForm

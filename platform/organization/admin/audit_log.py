@@ -17,9 +17,8 @@ from django.urls import URLPattern, path, reverse
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from typing_extensions import override
-from unfold.contrib.filters.admin import AutocompleteSelectFilter
 
-from console.filters import choice_filter, exact
+from console.filters import RelatedFilter, choice_filter, exact
 from console.widgets import (
     LogAdmin,
     TimeFilter,
@@ -85,11 +84,13 @@ _AREAS = (
 class AuditAdmin(LogAdmin, TeamScoped):
     """The audit log, for staff, team leads and auditors."""
 
+    empty_text = "Changes of settings, and each time that content was shown, are recorded here."
+
     viewers = STAFF | {Role.TEAM_LEAD, Role.AUDITOR}
     list_display = ["time", "who", "what", "target_id", "team_name", "origin", "request_link"]
     list_filter = [
         ("occurred_at", TimeFilter),
-        ("team", AutocompleteSelectFilter),
+        ("team", RelatedFilter),
         # The beginning of an action is its area.
         choice_filter("area", "area", _AREAS, lambda area: Q(action__startswith=area)),
         exact("action", "action"),

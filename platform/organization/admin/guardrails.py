@@ -9,10 +9,9 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from typing_extensions import override
-from unfold.contrib.filters.admin import AutocompleteSelectFilter
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from console.filters import exact
+from console.filters import RelatedFilter, exact
 from console.widgets import LogAdmin, TimeFilter, column, copyable, time_column, tone, two_lines
 from core import egress
 from core.errors import EgressRefused
@@ -85,6 +84,9 @@ class GuardrailForm(SecretForm):
 class GuardrailAdmin(WriteOnlySecrets, AuditedAdmin, TeamScoped):
     """Guardrails, at most one per team."""
 
+    empty_text = "A guardrail checks inputs and outputs before they reach the model or the client."
+    add_label = "Add a guardrail"
+
     form = GuardrailForm
     secret_managers = LEADS
     destination_field = "hook_url"
@@ -129,10 +131,12 @@ class GuardrailAdmin(WriteOnlySecrets, AuditedAdmin, TeamScoped):
 class GuardrailDecisionAdmin(LogAdmin, TeamScoped):
     """The log of guardrail decisions, newest first."""
 
+    empty_text = "Decisions appear here once a guardrail has checked a request."
+
     list_display = ["time", "team_name", "response", "stage", "outcome_badge", "found", "checker"]
     list_filter = [
         ("occurred_at", TimeFilter),
-        ("team", AutocompleteSelectFilter),
+        ("team", RelatedFilter),
         exact("outcome", "outcome"),
         exact("response_id", "response ID"),
     ]

@@ -71,6 +71,9 @@ class ConnectorVisibilityInline(TeamsInline):
 class ConnectorAdmin(WriteOnlySecrets, SharedObjectAdmin):
     """MCP servers by name."""
 
+    empty_text = "A connector is an MCP server that requests use by name."
+    add_label = "Add a connector"
+
     form = ConnectorForm
     destination_field = "url"
     list_display = ["name", "title", "shown_url", "token_state", "visible_to", "state", "created"]
@@ -135,6 +138,9 @@ class SearchEngineVisibilityInline(TeamsInline):
 @register(SearchEngine)
 class SearchEngineAdmin(WriteOnlySecrets, SharedObjectAdmin):
     """Search engines."""
+
+    empty_text = "Web search needs a search engine."
+    add_label = "Add a search engine"
 
     form = SearchEngineForm
     destination_field = "base_url"

@@ -51,6 +51,9 @@ class InviteForm(forms.ModelForm[Invite]):
 class InviteAdmin(PlatformOnly):
     """Invitations: the page of a pending one shows the link to pass on."""
 
+    empty_text = "An invite lets a colleague create an account."
+    add_label = "Invite a colleague"
+
     viewers = ADMINISTRATORS_ONLY
     managers = ADMINISTRATORS_ONLY
     form = InviteForm

@@ -17,9 +17,9 @@ from django.urls import reverse
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from typing_extensions import override
-from unfold.contrib.filters.admin import AutocompleteSelectFilter, DropdownFilter
 from unfold.enums import ActionVariant
 
+from console.filters import RelatedFilter, SelectFilter
 from console.widgets import badge, column, id_column, key_cell, time_column, two_lines
 from core.clock import now
 from organization.admin.key_forms import KeyForm, NewKeyForm, RotateKeyForm, initial_from, model_names_of
@@ -57,7 +57,7 @@ def may_rotate_key(viewer: Viewer, key: ApiKey) -> bool:
     return viewer.may(LEADS, key) or _created_by(viewer, key)
 
 
-class StatusFilter(DropdownFilter):
+class StatusFilter(SelectFilter):
     """Filters keys by status. "grace" means that the old secret still works after a rotation."""
 
     title = "status"
@@ -83,7 +83,7 @@ class StatusFilter(DropdownFilter):
         return queryset
 
 
-class SourceFilter(DropdownFilter):
+class SourceFilter(SelectFilter):
     """Filters keys by origin. Short-lived keys of the playground are hidden by default."""
 
     title = "origin"
@@ -122,10 +122,13 @@ def state_of(key: ApiKey) -> SafeString:
 class KeyAdmin(AuditedAdmin, TeamScoped):
     """API keys. Leads manage the keys of their team, developers their own. Operators disable any, but create none."""
 
+    empty_text = "Clients of the API authenticate with a key of a team."
+    add_label = "Create an API key"
+
     managers = KEY_MANAGERS
     form = KeyForm
     list_display = ["named", "key", "team", "owner", "state", "permissions", "last_used", "last_origin", "expires"]
-    list_filter = [StatusFilter, ("team", AutocompleteSelectFilter), SourceFilter]
+    list_filter = [StatusFilter, ("team", RelatedFilter), SourceFilter]
     list_filter_submit = True
     list_fullwidth = True
     list_select_related = ["team", "created_by"]

@@ -13,8 +13,8 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
 from django.utils.safestring import SafeString
 from typing_extensions import override
-from unfold.contrib.filters.admin import AutocompleteSelectFilter
 
+from console.filters import RelatedFilter
 from console.widgets import badge, changelist_url, column, id_column, link, time_column, tone, two_lines
 from core.http.query import row_number
 from organization.admin.key_forms import tool_kinds
@@ -96,6 +96,9 @@ class MemberForm(forms.Form):
 @register(Team)
 class TeamAdmin(AuditedAdmin, TeamScoped):
     """Teams, each with a page of tabs. They cannot be deleted, as responses, usage records and audit events remain."""
+
+    empty_text = "A team has its own API keys, budgets and data."
+    add_label = "Create a team"
 
     managers = OPERATORS
     form = TeamForm
@@ -273,10 +276,13 @@ class TeamAdmin(AuditedAdmin, TeamScoped):
 class MemberAdmin(AuditedAdmin, TeamScoped):
     """Members of teams. Leads change and remove members here, and add them by name on the team's page."""
 
+    empty_text = "Members see the responses and the usage of their team."
+    add_label = "Add a member"
+
     managers = LEADS
     form = MembershipForm
     list_display = ["person", "team", "role_badge", "reads", "signs_in", "joined"]
-    list_filter = ["role", ("team", AutocompleteSelectFilter)]
+    list_filter = ["role", ("team", RelatedFilter)]
     list_filter_submit = True
     search_fields = ["user__username", "user__email", "team__name"]
     list_select_related = ["user", "team"]

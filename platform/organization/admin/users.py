@@ -65,6 +65,9 @@ class StaffInline(ByRole, TabularInline):
 class UserAdmin(AuditedAdmin, PlatformOnly, DjangoUserAdmin):  # type: ignore[type-arg]  # not generic at run time
     """Users: administrators, staff and members of teams. Only administrators assign roles."""
 
+    empty_text = "Users sign in to this console."
+    add_label = "Add a user"
+
     managers = ADMINISTRATORS_ONLY
     form = UserChangeForm
     add_form = UserCreationForm

@@ -87,6 +87,9 @@ class PriceInline(ByRole, TabularInline):
 class PriceAdmin(AuditedAdmin, PlatformOnly):
     """All prices. Prices without a model belong to the platform's hosted tools."""
 
+    empty_text = "Without a price, the cost of a model is unknown, and budgets cannot limit it."
+    add_label = "Add a price"
+
     form = PriceForm
     list_display = ["what", "model_link", "upstream", "published", "source"]
     list_filter = ["dimension", "service_tier", "batch", "source"]

@@ -14,9 +14,9 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from typing_extensions import override
 from unfold.admin import ModelAdmin as UnfoldAdmin
-from unfold.contrib.filters.admin import DropdownFilter
 from unfold.widgets import UnfoldAdminTextInputWidget
 
+from console.filters import SelectFilter
 from console.widgets import badge, column, id_column, link, time_column, two_lines
 from core.basic_auth import split_credentials
 from core.clock import now
@@ -123,6 +123,9 @@ class HealthColumn(UnfoldAdmin):
 class UpstreamAdmin(HealthColumn, WriteOnlySecrets, AuditedAdmin, PlatformOnly):
     """Upstreams, which serve models."""
 
+    empty_text = "An upstream is a server that runs models. Connect one, and its models can be offered."
+    add_label = "Connect an upstream"
+
     form = UpstreamForm
     destination_field = "address"
     change_form_outer_before_template = "admin/tenants/upstream/tools.html"
@@ -177,7 +180,7 @@ class UpstreamAdmin(HealthColumn, WriteOnlySecrets, AuditedAdmin, PlatformOnly):
         return format_html(link, url, upstream.pk, upstream.model_count)
 
 
-class UpstreamFilter(DropdownFilter):
+class UpstreamFilter(SelectFilter):
     """Filters models by upstream. Unlike Django's filter, it does not read the upstreams' keys."""
 
     title = "upstream"
@@ -199,6 +202,9 @@ class VisibilityInline(TeamsInline):
 @register(Model)
 class ModelAdmin(HealthColumn, SharedObjectAdmin):
     """Models with their routes, prices and capabilities."""
+
+    empty_text = "A model is a name that clients use, and the upstream that answers."
+    add_label = "Add a model"
 
     form = CapabilityForm
     list_display = [

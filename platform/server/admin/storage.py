@@ -13,13 +13,13 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.urls import reverse
 from django.utils.safestring import SafeString
 from typing_extensions import override
-from unfold.contrib.filters.admin import (
-    AutocompleteSelectFilter,
-    ChoicesDropdownFilter,
-    MultipleChoicesDropdownFilter,
-)
 
-from console.filters import exact
+from console.filters import (
+    ChoicesFilter,
+    RelatedFilter,
+    SingleChoiceFilter,
+    exact,
+)
 from console.tables import Column, Table
 from console.widgets import (
     LogAdmin,
@@ -131,8 +131,10 @@ def _go(public_id: str | None) -> Cell:
 class BatchAdmin(StoredObjectAdmin):
     """Batches and their progress."""
 
+    empty_text = "A batch runs a file of requests in the background. It is created with POST /v1/batches."
+
     list_display = ["time", "public_id", "team_name", "state", "endpoint", "model_name", "progress"]
-    list_filter = [("status", MultipleChoicesDropdownFilter), ("team", AutocompleteSelectFilter)]
+    list_filter = [("status", ChoicesFilter), ("team", RelatedFilter)]
     state = column("Status", lambda batch: tone(_TONES, batch.status))
     model_name = column("Model", lambda batch: batch.model or "multiple")
 
@@ -200,8 +202,10 @@ class BatchAdmin(StoredObjectAdmin):
 class VectorStoreAdmin(StoredObjectAdmin):
     """Vector stores and their files."""
 
+    empty_text = "A vector store holds files for file search. It is created with POST /v1/vector_stores."
+
     list_display = ["time", "public_id", "name", "team_name", "embeddings", "active", "expiry"]
-    list_filter = [("team", AutocompleteSelectFilter), exact("name", "name")]
+    list_filter = [("team", RelatedFilter), exact("name", "name")]
     embeddings = column(
         "Embedding model",
         lambda store: two_lines(
@@ -256,8 +260,10 @@ class VectorStoreAdmin(StoredObjectAdmin):
 class FileAdmin(StoredObjectAdmin):
     """Uploaded and generated files, without their content."""
 
+    empty_text = "Files are uploaded with POST /v1/files."
+
     list_display = ["time", "public_id", "filename", "team_name", "purpose", "shown_size", "state_badge", "expiry"]
-    list_filter = [("purpose", ChoicesDropdownFilter), ("team", AutocompleteSelectFilter)]
+    list_filter = [("purpose", SingleChoiceFilter), ("team", RelatedFilter)]
     shown_size = column("Size", lambda file: size(file.size))
     expiry = time_column("Expires", "expires_at", missing="never")
 
@@ -301,8 +307,10 @@ class FileAdmin(StoredObjectAdmin):
 class ContainerAdmin(StoredObjectAdmin):
     """Containers in which code interpreter and shell commands run."""
 
+    empty_text = "Containers are created for the code interpreter, or with POST /v1/containers."
+
     list_display = ["time", "public_id", "name", "team_name", "state", "memory_limit", "active"]
-    list_filter = [("team", AutocompleteSelectFilter), exact("name", "name")]
+    list_filter = [("team", RelatedFilter), exact("name", "name")]
     active = time_column("Last used", "last_active_at")
 
     @display(description="Status")
@@ -345,8 +353,10 @@ class ContainerAdmin(StoredObjectAdmin):
 class SkillAdmin(StoredObjectAdmin):
     """Skills of teams. Their files are read through the API."""
 
+    empty_text = "Skills are uploaded with POST /v1/skills."
+
     list_display = ["time", "public_id", "name", "team_name", "default_version", "latest_version"]
-    list_filter = [("team", AutocompleteSelectFilter), exact("name", "name")]
+    list_filter = [("team", RelatedFilter), exact("name", "name")]
 
     @override
     def details(self, row: Skill) -> list[tuple[str, Cell]]:
@@ -381,9 +391,11 @@ class SkillAdmin(StoredObjectAdmin):
 class ChatCompletionAdmin(StoredObjectAdmin):
     """Chat completions that were requested with `store` set to true."""
 
+    empty_text = "Chat completions are listed if the request has store set to true."
+
     list_display = ["time", "public_id", "team_name", "key", "model"]
     list_before_template = LogAdmin.list_before_template
-    list_filter = [("created_at", TimeFilter), ("team", AutocompleteSelectFilter), exact("model", "model")]
+    list_filter = [("created_at", TimeFilter), ("team", RelatedFilter), exact("model", "model")]
 
     # Content may be large and is only needed on the page of one completion.
     list_defer = ("messages", "body", "parameters", "metadata")

@@ -16,12 +16,11 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 from typing_extensions import override
-from unfold.contrib.filters.admin import AutocompleteSelectFilter
 
 from billing.admin.usage import links
 from console import charts
 from console.charts import ChartPoint, Series
-from console.filters import exact, text_filter
+from console.filters import RelatedFilter, exact, text_filter
 from console.widgets import (
     SHOWN_CHARACTERS,
     LogAdmin,
@@ -93,11 +92,13 @@ def _bytes(field: str) -> Func:
 class ToolCallAdmin(LogAdmin, TeamScoped):
     """Read-only list of tool calls."""
 
+    empty_text = "Calls of hosted tools and MCP servers appear here once a response makes one."
+
     list_display = ["time", "tool", "team_name", "response_link", "state", "took", "sizes", "failure"]
     list_prefetch = ("team",)
     list_filter = [
         ("started_at", TimeFilter),
-        ("team", AutocompleteSelectFilter),
+        ("team", RelatedFilter),
         exact("name", "tool"),
         exact("kind", "kind"),
         exact("status", "status"),

@@ -23,9 +23,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 from typing_extensions import override
-from unfold.contrib.filters.admin import AutocompleteSelectFilter
 
-from console.filters import text_filter
+from console.filters import RelatedFilter, text_filter
 from console.widgets import TimeFilter, badge, column, copyable, two_lines, when
 from conversations import export, selectors, services
 from conversations.models import Conversation
@@ -259,13 +258,15 @@ def _confirmation_page(request: HttpRequest, conversation: Conversation, context
 class ConversationAdmin(RowPages):
     """List and detail page of conversations."""
 
+    empty_text = "A conversation is created with POST /v1/conversations, and keeps the items of its responses."
+
     list_display = ["active", "conversation", "owner", "user", "items", "runs", "tools", "tokens", "errors"]
     list_prefetch = ("team", "api_key")
     list_filter = [
         ("created_at", CreatedFilter),
         ActiveFilter,
-        ("team", AutocompleteSelectFilter),
-        ("api_key", AutocompleteSelectFilter),
+        ("team", RelatedFilter),
+        ("api_key", RelatedFilter),
         # Responses have an index by end user, so this search needs no time range.
         text_filter("end_user", "end user", _of_end_user),
         text_filter("metadata", "metadata name=value", _with_metadata),
