@@ -31,14 +31,13 @@ def axe_script() -> str:
 
 
 def violations(visit: Visit, axe: str, name: str) -> list[str]:
-    """Return serious and critical violations, one line for each rule, with the elements."""
+    """Return the violations, one line for each rule, with the elements."""
     visit.page.evaluate(axe)
     result = visit.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [
         f"{name}: {one['id']} ({one['impact']}): {one['help']}: "
         + "; ".join(node["html"][:140] + reason(node) for node in one["nodes"][:3])
         for one in result["violations"]
-        if one["impact"] in {"serious", "critical"}
     ]
 
 

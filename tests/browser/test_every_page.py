@@ -33,6 +33,8 @@ _NOT_PAGES = {
 _NOTHING_TO_SHOW = ("Download is starting", "ERR_HTTP_RESPONSE_CODE_FAILURE", "ERR_ABORTED", "chrome-error:")
 HERE = Path(__file__).parent
 KEYS_OF_TWO_PAGES = 101
+# For each page, with an empty cache. Without its fonts, styles and pictures, it may have MAX_BYTES, compressed.
+MAX_REQUESTS, MAX_BYTES = 25, 150_000
 KEY_PAGES = {
     "home": "/admin/",
     "responses": "/admin/responses/response/?period=30d",
@@ -119,6 +121,7 @@ def status_of(visit: Visit, url: str) -> int:
 
 def navigate(visit: Visit, url: str, *, retries: int = 3) -> Response | None:
     """Go to a page. A download just before may interrupt the navigation, which is then repeated."""
+    visit.answers.clear()
     try:
         return visit.page.goto(visit.url + url, wait_until="load")
     except PlaywrightError as error:
@@ -129,14 +132,22 @@ def navigate(visit: Visit, url: str, *, retries: int = 3) -> Response | None:
 
 
 def defects(visit: Visit, url: str, *, widths: tuple[int, ...]) -> list[str]:
-    """Return the defects of the open page: overflow, missing heading."""
+    """Return the defects of the open page: overflow, headings, landmarks, weight."""
     found = []
+    if (count := len(visit.answers)) > MAX_REQUESTS:
+        found.append(f"{url}: {count} requests")
+    if (size := visit.bytes_of_code()) > MAX_BYTES:
+        found.append(f"{url}: {size} bytes of HTML and scripts")
     for width in widths:
         visit.wide(width)
         if (pixels := visit.overflow()) > 0:
             found.append(f"{url}: {pixels} pixels wider than {width}")
     headings = visit.page.evaluate("[...document.querySelectorAll('h1')].filter(h => h.textContent.trim()).length")
-    return found if headings else [*found, f"{url}: no heading"]
+    landmarks = visit.page.evaluate("document.querySelectorAll('main').length")
+    skip = visit.page.evaluate("document.querySelector('a')?.getAttribute('href')")
+    found += [] if headings else [f"{url}: no heading"]
+    found += [] if landmarks == 1 else [f"{url}: {landmarks} main landmarks"]
+    return found if skip == "#main-content" else [*found, f"{url}: the first link is {skip}"]
 
 
 @pytest.mark.nightly
@@ -171,7 +182,7 @@ _UNSEEN = """() => {
 def test_pages_pass_accessibility_checks(
     scheme: Any, axe: str, browser: Browser, web: WebProcess, subject: TeamData, caller: Caller
 ) -> None:
-    """axe-core finds no serious violation: on any page in light mode, on the key pages in dark mode."""
+    """axe-core finds no violation: on any page in light mode, on the key pages in dark mode."""
     every = [(url, url) for url in sampled(pages(subject), 6, key="axe")]
     used = [(name, addressed(path, subject)) for name, path in KEY_PAGES.items()]
     # A list of two pages also has a link that shows all rows; lists of more than 200 rows do not.

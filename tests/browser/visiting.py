@@ -8,7 +8,7 @@ from typing import Any
 
 from django.contrib.auth.models import User
 from django.test import Client
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Response
 
 from tenants import scope
 from tenants.models import Membership, Role, StaffMember, StaffRole, Team
@@ -40,6 +40,8 @@ class Visit:
     page: Page
     url: str
     complaints: list[str] = field(default_factory=list)
+    # Answers of the server; a test clears them before it opens a page whose requests it counts.
+    answers: list[Response] = field(default_factory=list)
 
     def open(self, path: str) -> int:
         """Open a page, wait until it has loaded, and return its status."""
@@ -57,6 +59,15 @@ class Visit:
         root = "document.documentElement"
         return int(self.page.evaluate(f"{root}.scrollWidth - {root}.clientWidth"))
 
+    def record(self, answer: Response) -> None:
+        """Record an answer of the server."""
+        self.answers.append(answer)
+
+    def bytes_of_code(self) -> int:
+        """Return the size of the page and its scripts as they were sent. Scripts in the cache count, too."""
+        code = [answer for answer in self.answers if answer.request.resource_type in {"document", "script"}]
+        return sum(int(answer.headers.get("content-length", 0)) for answer in code)
+
     def listen(self, message: ConsoleMessage) -> None:
         """Record errors and warnings."""
         if message.type in {"error", "warning"}:
@@ -73,6 +84,7 @@ def visiting(browser: Browser, url: str, user: User | None = None, **options: An
     context.add_init_script(_REPORT)
     visit = Visit(page=context.new_page(), url=url)
     visit.page.on("console", visit.listen)
+    visit.page.on("response", visit.record)
     visit.page.on("pageerror", lambda error: visit.complaints.append(f"{visit.page.url}: {error}"))
     yield visit
     context.close()
