@@ -6,9 +6,11 @@ import re
 import pytest
 from django.test import Client
 
-from tenants import services
+from responses.models import PromptTemplate
+from tenants import scope, services
 from tests.admin.rows import add_response, text
 from tests.support.api import Caller
+from tests.support.prompts import write_prompt
 
 KEYS = "/admin/tenants/apikey/"
 RESPONSES = "/admin/responses/response/"
@@ -63,12 +65,13 @@ def test_a_page_has_its_own_heading(admin: Client, path: str, heading: str) -> N
     assert headings(text(admin.get(path))) == [heading]
 
 
-def test_the_form_of_an_object_names_it(admin: Client, lead: Client, caller: Caller) -> None:
-    path = f"/admin/tenants/team/{caller.team.pk}/change/"
-    assert headings(text(lead.get(path))) == [caller.team.name]
-    page = text(admin.get(path))
-    assert headings(page) == [f"Edit team {caller.team.name}"]
-    assert '<a class="c-crumb" href="/admin/tenants/team/">Teams</a>' in page
+def test_the_form_of_an_object_names_it(lead: Client, caller: Caller) -> None:
+    write_prompt(caller, "Be brief.")
+    with scope.team(caller.team.pk):
+        prompt = PromptTemplate.objects.get(team=caller.team)
+    page = text(lead.get(f"/admin/responses/prompttemplate/{prompt.pk}/change/"))
+    assert headings(page) == [f"Edit prompt {prompt}"]
+    assert '<a class="c-crumb" href="/admin/responses/prompttemplate/">Prompts</a>' in page
 
 
 def headings(page: str) -> list[str]:

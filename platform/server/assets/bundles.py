@@ -82,6 +82,17 @@ _PAGE_SCRIPTS = {
     "routes.js": ("routes.js",),
     "connect.js": ("connect.js",),
 }
+# Scripts of Django's and Unfold's widgets. Those of a single form differ little.
+FORM_SCRIPTS = (
+    "admin/js/vendor/jquery/jquery.min.js",
+    "admin/js/vendor/select2/select2.full.min.js",
+    "admin/js/jquery.init.js",
+    "admin/js/core.js",
+    "admin/js/admin/RelatedObjectLookups.js",
+    "admin/js/calendar.js",
+    "admin/js/admin/DateTimeShortcuts.js",
+    "unfold/js/select2.init.js",
+)
 _OUR_FILES = Path(__file__).resolve().parent.parent.parent.parent / "static" / "console"
 
 
@@ -111,6 +122,7 @@ def _bundles() -> dict[str, tuple[str, ...]]:
             f"{_UNFOLD}/alpine/alpine.resize.js",
             "alpine/alpine.csp.js",
         ),
+        "forms.js": FORM_SCRIPTS,
         **{name: tuple(f"console/{file}" for file in names) for name, names in _PAGE_SCRIPTS.items()},
     }
 

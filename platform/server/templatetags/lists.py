@@ -3,12 +3,15 @@
 import re
 
 from django import forms, template
+from django.templatetags.static import static
 from django.urls import reverse
+from django.utils.html import format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.text import capfirst
 from unfold.templatetags.unfold_list import ROW_CLASSES
 
 from console.active_filters import filter_label
+from server.assets.bundles import FORM_SCRIPTS, bundle_named
 
 register = template.Library()
 register.filter("filter_label", filter_label)
@@ -29,6 +32,15 @@ def short_cell(cell: SafeString) -> SafeString:
 def script_urls(media: forms.Media) -> str:
     """Return the URLs of scripts, in their order, separated by spaces."""
     return " ".join(_SOURCE.findall("".join(media.render_js())))
+
+
+@register.filter
+def form_scripts(media: forms.Media) -> SafeString:
+    """Return the elements of a form's scripts, with one element for those of the bundle."""
+    bundled = {static(name) for name in FORM_SCRIPTS}
+    urls = _SOURCE.findall("".join(media.render_js()))
+    kept = [bundle_named("forms.js").path, *(url for url in urls if url not in bundled)]
+    return format_html_join("", '<script src="{}"></script>', ((url,) for url in kept))
 
 
 @register.filter
