@@ -6,8 +6,7 @@ import re
 import pytest
 from django.test import Client
 
-from responses.models import PromptTemplate
-from tenants import scope, services
+from tenants import services
 from tests.admin.rows import add_response, text
 from tests.support.api import Caller
 from tests.support.prompts import write_prompt
@@ -66,9 +65,7 @@ def test_a_page_has_its_own_heading(admin: Client, path: str, heading: str) -> N
 
 
 def test_the_form_of_an_object_names_it(lead: Client, caller: Caller) -> None:
-    write_prompt(caller, "Be brief.")
-    with scope.team(caller.team.pk):
-        prompt = PromptTemplate.objects.get(team=caller.team)
+    prompt = write_prompt(caller, "Be brief.")
     page = text(lead.get(f"/admin/responses/prompttemplate/{prompt.pk}/change/"))
     assert headings(page) == [f"Edit prompt {prompt}"]
     assert '<a class="c-crumb" href="/admin/responses/prompttemplate/">Prompts</a>' in page
