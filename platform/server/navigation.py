@@ -38,7 +38,7 @@ class Group:
 
     title: str
     entries: tuple[Entry, ...]
-    # Before the user opens or closes it.
+    # On the home page, until the user closes it.
     is_open: bool = False
 
 
@@ -164,13 +164,14 @@ GROUPS = (
 
 def sidebar(request: HttpRequest) -> list[dict[str, Any]]:
     """Return the groups and entries that the user may open, as Unfold's setting `SIDEBAR.navigation`."""
+    home = reverse("admin:index")
     groups = [(group, [_item(request, tabs) for tabs in _visible(request, group)]) for group in GROUPS]
     return [
         {
             "title": group.title,
             "items": items,
             "is_current": any(item["active"] for item in items),
-            "is_open": group.is_open,
+            "is_open": group.is_open and request.path == home,
         }
         for group, items in groups
     ]

@@ -86,6 +86,8 @@ _PAGE_SCRIPTS = {
 FORM_SCRIPTS = (
     "admin/js/vendor/jquery/jquery.min.js",
     "admin/js/vendor/select2/select2.full.min.js",
+    # Before the next file, which removes the global name of jQuery.
+    "admin/js/vendor/select2/i18n/en.js",
     "admin/js/jquery.init.js",
     "admin/js/core.js",
     "admin/js/admin/RelatedObjectLookups.js",
