@@ -265,7 +265,7 @@ def test_an_approval_has_no_outcome(api: Api, answer: Json, code: str, param: st
 def test_the_output_of_an_interrupted_program_can_be_given(
     reaching: Api, script: Script, make_worker: MakeWorker, sandbox: None, name: str
 ) -> None:
-    with KINDS[name](reaching.caller) as kind:
+    with KINDS[name](reaching) as kind:
         first = make_worker(LEASE_SECONDS="3")
         program = {"code": "import time; time.sleep(60)"} if name == "code" else {"commands": ["sleep 60"]}
         (function,) = kind.call
