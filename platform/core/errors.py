@@ -549,8 +549,10 @@ class Overloaded(ApiError):
 
 
 UpstreamUnavailable = _coded(
-    Overloaded, SERVER_ERROR, "The model's server cannot be reached or does not answer in time."
+    Overloaded, SERVER_ERROR, "The server stopped the run, or no server of the model takes requests at the moment."
 )
+UpstreamUnreachable = _coded(Overloaded, "upstream_unreachable", "The model's server could not be reached.")
+UpstreamTimeout = _coded(Overloaded, "upstream_timeout", "The model's server did not answer in time.")
 
 ShuttingDown = _coded(
     Overloaded, "server_is_shutting_down", "The server is shutting down. Please try again: another one will answer."

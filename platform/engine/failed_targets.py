@@ -9,7 +9,7 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Any
 
-from core.errors import UpstreamError, UpstreamUnavailable
+from core.errors import UpstreamError, UpstreamTimeout, UpstreamUnavailable, UpstreamUnreachable
 from engine.spans import Activity
 from engine.turn import Attempt
 
@@ -18,7 +18,9 @@ FAILED_ATTEMPT = [{"activity": Activity.ATTEMPT.value, "state": "failed"}]
 
 _REPLACED = " failed"
 _NEXT = "; next: "
-GENERAL_CODES = frozenset({UpstreamError.default_code, UpstreamUnavailable.default_code})
+GENERAL_CODES = frozenset(
+    kind.default_code for kind in (UpstreamError, UpstreamUnavailable, UpstreamUnreachable, UpstreamTimeout)
+)
 """Codes that add nothing to another reason."""
 ANSWER_CUT, ANSWER_STALLED = "answer cut", "answer stalled"
 """Reasons of an answer that began well: they say more than its status."""

@@ -5,6 +5,7 @@ that it writes anyway. Outside of a run, `span` records nothing.
 """
 
 import time
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -35,7 +36,11 @@ class Activity(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class Span:
-    """A measured part of a run. `state` is "failed", "interrupted" or empty; `note` has details, but no content."""
+    """A measured part of a run. `state` is "failed", "interrupted" or empty; `note` has details, but no content.
+
+    `detail` describes a failed request to another server, for operators: its field `body`, the text of the server's
+    answer, may quote content.
+    """
 
     activity: Activity
     name: str
@@ -43,8 +48,9 @@ class Span:
     ended: datetime
     state: str = ""
     note: str = ""
+    detail: Mapping[str, Any] | None = None
 
-    def stored(self, origin: datetime) -> dict[str, Any]:
+    def stored(self, origin: datetime, *, with_content: bool) -> dict[str, Any]:
         """Return the span for a JSON column: its times in milliseconds since `origin`, and no empty fields."""
         shown = {
             "activity": self.activity.value,
@@ -53,7 +59,10 @@ class Span:
             "ended": _milliseconds(self.ended - origin),
         }
         texts = {"state": self.state, "note": self.note[:_MAX_TEXT].replace("\0", "")}
-        return shown | {name: text for name, text in texts.items() if text}
+        shown |= {name: text for name, text in texts.items() if text}
+        if self.detail is None:
+            return shown
+        return shown | {"detail": {name: self.detail[name] for name in self.detail if with_content or name != "body"}}
 
 
 class span:  # noqa: N801 - a context manager
@@ -63,7 +72,7 @@ class span:  # noqa: N801 - a context manager
     """
 
     # Not a generator of `contextlib`: a run measures a dozen blocks, and this takes a third less time.
-    __slots__ = ("_activity", "_began", "_name", "_since", "note")
+    __slots__ = ("_activity", "_began", "_name", "_since", "detail", "note")
 
     def __init__(self, activity: Activity, name: str, *, began: datetime | None = None) -> None:
         self._activity = activity
@@ -71,6 +80,7 @@ class span:  # noqa: N801 - a context manager
         self._began = began
         self._since = time.monotonic()
         self.note = ""
+        self.detail: Mapping[str, Any] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -83,7 +93,17 @@ class span:  # noqa: N801 - a context manager
         state = "" if kind is None else "failed" if issubclass(kind, Exception) else "interrupted"
         ended = now()
         began = self._began or ended - timedelta(seconds=seconds)
-        _add(Span(activity=self._activity, name=self._name, began=began, ended=ended, state=state, note=self.note))
+        _add(
+            Span(
+                activity=self._activity,
+                name=self._name,
+                began=began,
+                ended=ended,
+                state=state,
+                note=self.note,
+                detail=self.detail,
+            )
+        )
 
 
 # Tasks inherit this variable, so all tasks of a run add spans to the same list.
@@ -95,19 +115,27 @@ def begin() -> None:
     _current.set([])
 
 
-def take(origin: datetime) -> list[dict[str, Any]]:
+def take(origin: datetime, *, with_content: bool = True) -> list[dict[str, Any]]:
     """Return the spans that have ended since the last call, in the form in which they are stored."""
     spans = _current.get()
     if not spans:
         return []
-    taken = [measured.stored(origin) for measured in spans[:_MAX_SPANS]]
+    taken = [measured.stored(origin, with_content=with_content) for measured in spans[:_MAX_SPANS]]
     spans.clear()
     return taken
 
 
-def record(activity: Activity, name: str, *, began: datetime, state: str = "", note: str = "") -> None:
+def record(
+    activity: Activity,
+    name: str,
+    *,
+    began: datetime,
+    state: str = "",
+    note: str = "",
+    detail: Mapping[str, Any] | None = None,
+) -> None:
     """Add a span that ends now."""
-    _add(Span(activity=activity, name=name, began=began, ended=now(), state=state, note=note))
+    _add(Span(activity=activity, name=name, began=began, ended=now(), state=state, note=note, detail=detail))
 
 
 def _add(measured: Span) -> None:

@@ -1,6 +1,6 @@
 """Request and result of a turn: values shared by the loop, the upstream adapters and the recorder."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
@@ -77,7 +77,8 @@ class Attempt:
     answer in time, or stopped in the middle of it. `target` is None if there is only one. If the answer failed and the
     request was sent to another target, `usage` is the usage that the upstream has reported before, `output_tokens` is
     an estimate of the output that has arrived, and `cause` is the reason in few words. `on_usage` is called with the
-    tokens of the usage if the target has a limit of tokens.
+    tokens of the usage if the target has a limit of tokens. `failure` has details of a failed request for
+    operators.
     """
 
     began: datetime
@@ -91,6 +92,7 @@ class Attempt:
     output_tokens: int = 0
     cause: str = ""
     on_usage: Callable[[int], None] | None = None
+    failure: Mapping[str, Any] | None = None
 
     def settle(self, usage: Usage) -> None:
         """Let the limit of the target count the tokens that were used instead of an estimate."""

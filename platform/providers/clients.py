@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import aiohttp
 import httpx2
@@ -28,7 +28,7 @@ from typing_extensions import override
 
 from core.admission.overload import admission
 from core.clock import now
-from core.errors import Failure, ModelNotFound, UpstreamError, UpstreamUnavailable
+from core.errors import Failure, ModelNotFound, UpstreamError, UpstreamTimeout, UpstreamUnreachable
 from core.json import large_json
 from core.json.large_work import off_loop
 from core.per_loop import PerLoop
@@ -39,6 +39,7 @@ from engine import spans
 from engine.spans import FIRST_ATTEMPT, Activity
 from engine.turn import Attempt, Target, TurnRequest
 from providers.dialects import is_refused_limit, learn_limit, without_refused_limit
+from providers.failure_details import failed_answer, failed_request, log_failure, request_id
 from providers.first_answer import FirstAnswer
 from providers.http_client import (
     Answer,
@@ -198,18 +199,28 @@ def post(
     """
     kind = _OpenAnswer if options.target is None else _CountedAnswer
     send = partial(_send, route, path, body, attempts=attempts, options=options)
+    calls = OpenedCall(route=route, path=path, attempts=attempts, is_logged=options.target is None)
     if route.limits is None:
-        return kind(route, send)
+        return kind(calls, send)
     lease = TargetLease(route, route.limits, options.counted)
-    return LeasedAnswer(kind(route, partial(send, lease=lease)), lease, attempts)
+    return LeasedAnswer(kind(calls, partial(send, lease=lease)), lease, attempts)
+
+
+class OpenedCall(NamedTuple):
+    """The call of an open answer. `is_logged`: a failed answer is logged here, as no other target can continue it."""
+
+    route: Route
+    path: str
+    attempts: list[Attempt]
+    is_logged: bool
 
 
 class _OpenAnswer(AbstractAsyncContextManager[Answer]):
     # Not a generator of `contextlib`, which takes 0.8 KB more per open stream.
-    __slots__ = ("_answer", "_route", "_send", "_span")
+    __slots__ = ("_answer", "_call", "_send", "_span")
 
-    def __init__(self, route: Route, send: Callable[[], Awaitable[tuple[Answer, spans.span]]]) -> None:
-        self._route = route
+    def __init__(self, call: OpenedCall, send: Callable[[], Awaitable[tuple[Answer, spans.span]]]) -> None:
+        self._call = call
         self._send = send
 
     @override
@@ -222,14 +233,17 @@ class _OpenAnswer(AbstractAsyncContextManager[Answer]):
 
     @override
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        route, path, attempts, is_logged = self._call
+        if isinstance(error, UpstreamFailed):
+            self._span.detail = note_failed_answer(route, path, error.failure, attempts, is_logged=is_logged)
         try:
             await self._answer.close()
         finally:
             self._span.__exit__(kind)
         if isinstance(error, UpstreamFailed):
-            metrics.count_upstream_error(upstream=self._route.upstream.name, reason="broken_answer")
+            metrics.count_upstream_error(upstream=route.upstream.name, reason="broken_answer")
             # Some upstreams report an unknown model with status 200.
-            raise UpstreamFailed(for_client(self._route, error.failure)) from error
+            raise UpstreamFailed(for_client(route, error.failure)) from error
 
 
 class _CountedAnswer(_OpenAnswer):
@@ -239,16 +253,16 @@ class _CountedAnswer(_OpenAnswer):
 
     @override
     async def __aenter__(self) -> Answer:
-        self._began = target_loads.begin(self._route)
+        self._began = target_loads.begin(self._call.route)
         try:
             return await super().__aenter__()
         except BaseException:
-            target_loads.end(self._route, self._began, is_complete=False)
+            target_loads.end(self._call.route, self._began, is_complete=False)
             raise
 
     @override
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, *rest: object) -> None:
-        target_loads.end(self._route, self._began, is_complete=error is None)
+        target_loads.end(self._call.route, self._began, is_complete=error is None)
         await super().__aexit__(kind, error, *rest)
 
 
@@ -296,8 +310,11 @@ async def _send(
             attempt.ended, attempt.was_sent, attempt.timed_out = now(), error.was_sent, isinstance(error, NoAnswer)
             if isinstance(error, ErrorStatus):
                 attempt.status, attempt.request_id = error.status, _request_id(route.upstream, error.headers)
+            attempt.failure = failed_request(route.upstream, path, error)
             reason = _reason(error) if options.target is None else f"{upstream}: {_reason(error)}"
-            spans.record(Activity.ATTEMPT, name, began=attempt.began, state="failed", note=reason)
+            spans.record(
+                Activity.ATTEMPT, name, began=attempt.began, state="failed", note=reason, detail=attempt.failure
+            )
             if not is_renamed and (renamed := await _with_other_limit(route, content, error)) is not None:
                 content, is_renamed = renamed, True
                 continue
@@ -314,7 +331,7 @@ async def _send(
             may_repeat = may_repeat and _takes_requests(route, options)
             # Other requests may have failed during the pause.
             if not may_repeat or not await retries.pause(failure) or not _takes_requests(route, options):
-                raise UpstreamFailed(for_client(route, failure)) from error
+                raise _given_up(route, failure, attempt) from error
             last_failure = for_client(route, failure)
         if options.retry_body is not None:
             content, silent = await off_loop(partial(large_json.dumps, await off_loop(options.retry_body))), False
@@ -328,6 +345,13 @@ async def _send(
     if options.target is not None:
         measured.note = f"{upstream}: {measured.note}"
     return answer, measured
+
+
+def _given_up(route: Route, failure: Failure, attempt: Attempt) -> UpstreamFailed:
+    if attempt.target is None:
+        # With several targets, the call is logged when none is left.
+        log_failure(route, failure, attempt)
+    return UpstreamFailed(for_client(route, failure))
 
 
 def _takes_requests(route: Route, options: PostOptions) -> bool:
@@ -532,8 +556,8 @@ def to_failure(error: RequestFailed) -> Failure:
         case ErrorStatus(status=status, body=body, headers=headers):
             return failure_from_status(status, body, headers=headers)
         case NoAnswer():
-            return Failure.of(UpstreamUnavailable("The model's server did not answer in time."))
-    return Failure.of(UpstreamUnavailable("The model's server could not be reached."))
+            return Failure.of(UpstreamTimeout())
+    return Failure.of(UpstreamUnreachable())
 
 
 def for_client(route: Route, failure: Failure) -> Failure:
@@ -545,7 +569,31 @@ def for_client(route: Route, failure: Failure) -> Failure:
     # Names the model by its public name: the upstream's message may contain another name.
     if failure.code == ModelNotFound.default_code:
         return replace(failure, message=ModelNotFound(route.model).message)
+    if failure.code in _WITHOUT_ANSWER and failure.message == _WITHOUT_ANSWER[failure.code]:
+        return replace(failure, message=_with_request(failure.message, route.model))
     return without_secrets(route.upstream, failure)
+
+
+_WITHOUT_ANSWER = {kind().code: kind().message for kind in (UpstreamUnreachable, UpstreamTimeout)}
+
+
+def _with_request(message: str, model: str) -> str:
+    """Return the message with the model and the id of the request, by which operators find the cause."""
+    named = request_id()
+    return f"{message} Model: '{model}'{f', request: {named}' if named else ''}."
+
+
+def note_failed_answer(
+    route: Route, path: str, failure: Failure, attempts: list[Attempt], *, is_logged: bool
+) -> Mapping[str, Any] | None:
+    """Keep the details of an answer that has failed with its request, log it with `is_logged`, return the details."""
+    if not attempts:
+        return None
+    last = attempts[-1]
+    last.failure = failed_answer(route.upstream, path, failure, status=last.status)
+    if is_logged:
+        log_failure(route, failure, last)
+    return last.failure
 
 
 def without_secrets(upstream: UpstreamEndpoint, failure: Failure) -> Failure:

@@ -40,9 +40,13 @@ _ERROR_SECONDS = 30
 
 
 class RequestFailed(Exception):
-    """A request has no usable answer. `was_sent`: the server may have received the request."""
+    """A request has no usable answer. `was_sent`: the server may have received the request.
+
+    `connection_error` is the text of the error of the connection, if there is one. It may contain internal addresses.
+    """
 
     was_sent = True
+    connection_error = ""
 
 
 class Unreachable(RequestFailed):
@@ -69,10 +73,14 @@ class ErrorStatus(RequestFailed):
 
 def request_failed(error: Exception | None) -> RequestFailed:
     """Return the exception for a request that aiohttp ended with an error before the answer began."""
+    failed: RequestFailed
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
-        return Unreachable(was_sent=False)
-    # Once connected, the whole request may have arrived, even if aiohttp reports an error while writing.
-    return NoAnswer() if isinstance(error, TimeoutError) else Unreachable(was_sent=True)
+        failed = Unreachable(was_sent=False)
+    else:
+        # Once connected, the whole request may have arrived, even if aiohttp reports an error while writing.
+        failed = NoAnswer() if isinstance(error, TimeoutError) else Unreachable(was_sent=True)
+    failed.connection_error = "" if error is None else str(error) or type(error).__name__
+    return failed
 
 
 class AnswerBroken(Exception):

@@ -26,7 +26,15 @@ from engine.events.types import Body, Event, OutputItemDone
 from engine.turn import Attempt, Target, TurnRequest, TurnResult
 from providers import chat_completions, responses_api
 from providers.answer_telemetry import answer_attributes
-from providers.clients import PostOptions, UpstreamFailed, count_invalid_event, for_client, post, read_piece
+from providers.clients import (
+    PostOptions,
+    UpstreamFailed,
+    count_invalid_event,
+    for_client,
+    note_failed_answer,
+    post,
+    read_piece,
+)
 from providers.event_stream import (
     NO_JSON,
     EventStreamDecoder,
@@ -155,6 +163,13 @@ class UpstreamTurn:
                                 converter.feed(usage_only(lines.held))
                                 converter.fail(NO_JSON)
                         if lines.failure is not None and not converter.over:
+                            note_failed_answer(
+                                self._route,
+                                self._path,
+                                lines.failure,
+                                self.attempts,
+                                is_logged=self._model.target is None,
+                            )
                             converter.fail(for_client(self._route, lines.failure))
             finally:
                 if not self._request.streamed:

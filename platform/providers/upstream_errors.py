@@ -313,6 +313,11 @@ def _of_object(error: dict[str, Any], depth: int) -> ErrorReport:
     )
 
 
+def error_names(error: object) -> list[str]:
+    """Return the codes and types in an error of any shape. They contain no text of the input."""
+    return [name for name in dict.fromkeys(parse_error(error).names) if _CODE.fullmatch(name)]
+
+
 def _text(message: object, depth: int) -> ErrorReport:
     report = parse_error(message, depth=depth + 1)
     if report.message or isinstance(message, str) or not isinstance(message, dict | list):
@@ -349,10 +354,11 @@ def failure_from_error(error: object) -> Failure:
     failure = _failure(report, report.status)
     if failure.code != SERVER_ERROR or _kind(report, report.status) is not _Kind.SERVER:
         return failure
-    return _quoting(UpstreamError, failure.message, _without_addresses(report.message))
+    return _quoting(UpstreamError, failure.message, without_addresses(report.message))
 
 
-def _without_addresses(text: str) -> str:
+def without_addresses(text: str) -> str:
+    """Return a text of an upstream without addresses of machines and without the lines of a traceback."""
     if _TRACEBACK in text:
         # The last line of a traceback is the error.
         text = text.strip().rpartition("\n")[2]

@@ -276,7 +276,7 @@ class Recorder:
             # Upstreams may send texts of any length, but the columns are limited.
             finish_reason=(result.finish_reason or "")[:40] or None,
             upstream_request_id=(result.upstream_request_id or "")[:200] or None,
-            spans=spans.take(identity.created_at),
+            spans=spans.take(identity.created_at, with_content=identity.stored),
             **token_columns(turn.total_usage),
         )
         return [row, *usage_records]
@@ -382,7 +382,7 @@ class Recorder:
         # The row of a turn contains the spans before the turn. A run may also end without a turn, or fail while it is
         # prepared.
         if isinstance(step, RunEnded | ToolsPrepared) and not any(row.table is Turn for row in rows):
-            return spans.take(self._identity.created_at) or None
+            return spans.take(self._identity.created_at, with_content=self._identity.stored) or None
         return None
 
     def _ended_columns(self, step: RunEnded) -> dict[str, Any]:

@@ -327,8 +327,12 @@ class RoutedCall:
         usage: Usage,
         rows: Sequence[Row] = (),
         failed_targets: Sequence[Mapping[str, Any]] | None = None,
+        keeps_content: bool = False,
     ) -> None:
-        """Write the usage records of a call, even if it failed. `rows` are inserted in the same transaction."""
+        """Write the usage records of a call, even if it failed. `rows` are inserted in the same transaction.
+
+        Without `keeps_content`, the text with which the upstream has refused the call is not stored: it may quote it.
+        """
         ended = now()
         if self.attempts and not usage.estimated:
             self.attempts[-1].settle(usage)
@@ -354,6 +358,11 @@ class RoutedCall:
         )
         if failed_targets:
             record.values["failed_targets"] = failed_targets
+        failure = self.attempts[-1].failure if self.attempts and outcome == "failed" else None
+        if failure is not None:
+            record.values["failure"] = {
+                name: value for name, value in failure.items() if keeps_content or name != "body"
+            }
         records = [*lost, record]
         is_estimated = any(row.values["estimated"] for row in records)
         if is_estimated and not await directory.bills_estimates.aget(self.principal.team_id):

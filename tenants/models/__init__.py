@@ -751,6 +751,9 @@ class UsageRecord(models.Model):
     failed_targets = models.JSONField(
         null=True, help_text="Targets that failed in the same call, for calls that have no timeline."
     )
+    failure = models.JSONField(
+        null=True, help_text="Details of the request that failed, for operators and for calls that have no timeline."
+    )
 
     class Meta:
         verbose_name_plural = "usage records"

@@ -226,7 +226,7 @@ def test_streams_end_with_an_error_in_a_long_cut_from_the_upstream(
             failed = live.rest()[-1]["response"]
             assert failed["error"]["code"] == "server_error"
             refused = deployment.ask(script.model)
-            assert (refused.status, refused.code) == (503, "server_error")
+            assert (refused.status, refused.code) == (503, "upstream_unreachable")
         assert refused.seconds < 3 * IDLE_SECONDS
     gate.open()
 

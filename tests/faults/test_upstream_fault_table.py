@@ -4,6 +4,7 @@ The web process and the worker give up on a silent upstream after 2 s, on any ca
 than 1 MiB.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -64,9 +65,15 @@ FAILED = "The model's server failed (HTTP 502)."
 TOO_LARGE = "The model's server sent more than an answer may contain."
 TOO_SLOW = "The model's server did not complete its answer in time."
 REJECTED = "The request was rejected."
+UNANSWERED = ("upstream_unreachable", "upstream_timeout")
 OVER_TIME = {SILENT, STALLED, TOO_SLOW}
 
 Call = Callable[[Api], Outcome]
+
+
+def without_request(message: str) -> str:
+    """Return the message without its model and the id of its request."""
+    return re.sub(r" Model: '[^']+', request: req_\w+\.$", "", message)
 
 
 def as_json(path: str, **body: object) -> Call:
@@ -87,7 +94,7 @@ def _outcome(send: Callable[[], httpx2.Response]) -> Outcome:
         return SERVED
     error = answer.json()["error"]
     # Anthropic's errors have no code.
-    return Outcome(answer.status_code, error.get("code") or error["type"], error["message"])
+    return Outcome(answer.status_code, error.get("code") or error["type"], without_request(error["message"]))
 
 
 def transcription(api: Api) -> Outcome:
@@ -105,7 +112,7 @@ def response_stream(model: str) -> Call:
             return _outcome(lambda: answer)
         *_, last, _ = (line.removeprefix("data: ") for line in answer.text.split("\n") if line.startswith("data: "))
         found = orjson.loads(last)["response"]["error"]
-        return Outcome(200, found["code"], found["message"]) if found else SERVED
+        return Outcome(200, found["code"], without_request(found["message"])) if found else SERVED
 
     return call
 
@@ -121,7 +128,7 @@ def as_stream(path: str, *, last: str, **body: object) -> Call:
         if lines[-1] == last:
             return SERVED
         error = orjson.loads(lines[-1])["error"]
-        return Outcome(200, error.get("code") or error["type"], error["message"])
+        return Outcome(200, error.get("code") or error["type"], without_request(error["message"]))
 
     return call
 
@@ -129,7 +136,7 @@ def as_stream(path: str, *, last: str, **body: object) -> Call:
 def background(api: Api) -> Outcome:
     """Create a background response and wait for its end."""
     found = ended(api, api.create(model=MODEL, input="Hi", background=True)["id"])["error"]
-    return Outcome(200, found["code"], found["message"]) if found else SERVED
+    return Outcome(200, found["code"], without_request(found["message"])) if found else SERVED
 
 
 HI = [{"role": "user", "content": "Hi"}]
@@ -186,7 +193,8 @@ class Row:
             return Outcome(status, ANTHROPIC_TYPES[self.status], self.message)
         if kind == "message stream" and self.code:
             # Its status is that of the code.
-            return Outcome(200, "api_error" if self.code == "server_error" else "invalid_request_error", self.message)
+            types = {"server_error": "api_error", **dict.fromkeys(UNANSWERED, "overloaded_error")}
+            return Outcome(200, types.get(self.code, "invalid_request_error"), self.message)
         return Outcome(200 if kind in EARLY_STATUS and not has_status else self.status, self.code, self.message)
 
 
@@ -199,10 +207,14 @@ def in_stream(message: str) -> dict[str, Outcome]:
 BEGUN = {"speech": BROKEN_OFF}
 SERVED_SPEECH = {"speech": SERVED}
 TABLE: dict[str, Row] = {
-    "refuses connections": Row(is_early=True, fault=None, message=UNREACHABLE, status=503),
-    "hangs before the head": Row(fault=faults.hang_before_the_head, message=SILENT, status=503),
+    "refuses connections": Row(is_early=True, fault=None, message=UNREACHABLE, status=503, code="upstream_unreachable"),
+    "hangs before the head": Row(
+        fault=faults.hang_before_the_head, message=SILENT, status=503, code="upstream_timeout"
+    ),
     "hangs in the body": Row(fault=faults.hang_in_the_body, message=STALLED, differs={**BEGUN, **in_stream(STALLED)}),
-    "cuts before the head": Row(is_early=True, fault=faults.cut_before_the_head, message=UNREACHABLE, status=503),
+    "cuts before the head": Row(
+        is_early=True, fault=faults.cut_before_the_head, message=UNREACHABLE, status=503, code="upstream_unreachable"
+    ),
     "cuts in the body": Row(fault=faults.cut_in_the_body, message=BROKE, differs={**BEGUN, **in_stream(BROKE)}),
     "sends a page": Row(
         fault=faults.page,
@@ -228,8 +240,12 @@ TABLE: dict[str, Row] = {
     "sends nested JSON": Row(
         fault=faults.nested_json, message=NOT_JSON, differs={**SERVED_SPEECH, **in_stream(NOT_JSON)}
     ),
-    "sends no HTTP": Row(is_early=True, fault=faults.not_http, message=UNREACHABLE, status=503),
-    "sends an endless head": Row(is_early=True, fault=faults.endless_head, message=UNREACHABLE, status=503),
+    "sends no HTTP": Row(
+        is_early=True, fault=faults.not_http, message=UNREACHABLE, status=503, code="upstream_unreachable"
+    ),
+    "sends an endless head": Row(
+        is_early=True, fault=faults.endless_head, message=UNREACHABLE, status=503, code="upstream_unreachable"
+    ),
     "sends an endless line": Row(
         fault=faults.endless_line, message=TOO_LARGE, differs={**BEGUN, **in_stream(TOO_LARGE)}
     ),
@@ -239,11 +255,13 @@ TABLE: dict[str, Row] = {
     "sends an endless chunk": Row(
         fault=faults.endless_chunk, message=TOO_LARGE, differs={**BEGUN, **in_stream(TOO_LARGE)}
     ),
-    "sends an invalid chunk": Row(is_early=True, fault=faults.invalid_chunk, message=UNREACHABLE, status=503),
+    "sends an invalid chunk": Row(
+        is_early=True, fault=faults.invalid_chunk, message=UNREACHABLE, status=503, code="upstream_unreachable"
+    ),
     "sends compressed zeros": Row(
         fault=faults.compressed_zeros, message=TOO_LARGE, differs={**BEGUN, **in_stream(TOO_LARGE)}
     ),
-    "sends the head byte by byte": Row(fault=faults.slow_head, message=SILENT, status=503),
+    "sends the head byte by byte": Row(fault=faults.slow_head, message=SILENT, status=503, code="upstream_timeout"),
     "sends the body byte by byte": Row(
         fault=faults.slow_body, message=TOO_SLOW, differs={**BEGUN, **in_stream(TOO_SLOW)}
     ),
@@ -352,4 +370,7 @@ def assert_recorded(api: Api, expected: Outcome, *, is_run: bool, code: str) -> 
         stored = list(Response.objects.order_by("created_at", "id"))
     assert not [one for one in stored if one.status in RUNNING]
     assert [one.status for one in stored] == ["failed" if failed else "completed", "completed"]
-    assert (stored[0].error or {}) == ({"code": code, "message": expected.message} if failed else {})
+    stored_error = stored[0].error or {}
+    if stored_error:
+        stored_error = {**stored_error, "message": without_request(stored_error["message"])}
+    assert stored_error == ({"code": code, "message": expected.message} if failed else {})

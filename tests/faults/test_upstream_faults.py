@@ -192,11 +192,12 @@ def unreachable_model(database: None, upstream: Any) -> str:
 def test_an_unreachable_upstream_is_unavailable(
     api: Api, unreachable_model: str, caller: Caller, streamed: bool
 ) -> None:
-    message = "The model's server could not be reached."
+    message = f"The model's server could not be reached. Model: '{unreachable_model}', request: req_"
     answer = api.post("/responses", {"model": unreachable_model, "input": "Hi", "stream": streamed})
-    assert error(answer) == (503, None, "server_error")
+    assert error(answer) == (503, None, "upstream_unreachable")
+    message += answer.headers["x-request-id"].removeprefix("req_") + "."
     assert message in answer.text
-    assert_failed(caller, "server_error", message)
+    assert_failed(caller, "upstream_unreachable", message)
 
 
 def test_an_upstream_that_falls_silent_times_out(short_timeout_api: Api, script: Script) -> None:
@@ -212,10 +213,11 @@ def test_an_upstream_that_falls_silent_times_out(short_timeout_api: Api, script:
 def test_an_upstream_that_never_answers_times_out_without_a_retry(short_timeout_api: Api, script: Script) -> None:
     script.then(Answer(pieces=[Gate()], delayed_head=True))
     answer = short_timeout_api.post("/responses", {"model": script.model, "input": "Hi"})
-    assert error(answer) == (503, None, "server_error")
-    message = "The model's server did not answer in time."
+    assert error(answer) == (503, None, "upstream_timeout")
+    request_id = answer.headers["x-request-id"]
+    message = f"The model's server did not answer in time. Model: '{script.model}', request: {request_id}."
     assert answer.json()["error"]["message"] == message
-    assert_failed(short_timeout_api.caller, "server_error", message)
+    assert_failed(short_timeout_api.caller, "upstream_timeout", message)
 
 
 def test_a_slow_upstream_is_awaited(short_timeout_api: Api, script: Script) -> None:

@@ -66,6 +66,10 @@ VALUES: Mapping[tuple[str, Any], _Value] = {
     ("code", "insufficient_quota"): _Value("OpenAI sends it, but the SDK's type lacks it", "server_error"),
     ("code", "approval_expired"): _Value("an extension: a response that has waited for an approval", "server_error"),
     ("code", "server_is_overloaded"): _Value("OpenAI sends it, but the SDK's type lacks it", "server_error"),
+    **{
+        ("code", code): _Value("an extension: the model's server gives no answer", "server_error")
+        for code in ("upstream_unreachable", "upstream_timeout")
+    },
     ("code", "server_is_shutting_down"): _Value("an extension, sent over WebSocket only", "server_error"),
     ("code", "content_policy_violation"): _Value(
         "same code as for requests without streaming; the type has only OpenAI's own policies", "server_error"

@@ -2,8 +2,10 @@
 """Admin pages of usage records, one row per upstream call."""
 
 from decimal import Decimal
+from typing import Any, cast
 
 from django.contrib.admin import display, register
+from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
@@ -24,6 +26,7 @@ from console.widgets import (
 )
 from tenants.console.permissions import TeamScoped
 from tenants.console.tried_targets import tried_targets
+from tenants.console.viewer import viewer_of
 from tenants.models import OUTCOME_TONES, UsageRecord
 from tenants.prices import NO_PRICE, amount, label
 
@@ -52,7 +55,10 @@ class UsageAdmin(LogAdmin, TeamScoped):
             None,
             {"fields": [("time", "took"), ("team", "key"), ("subject", "turn"), ("endpoint", "request_link"), "user"]},
         ),
-        ("Model", {"fields": [("served", "outcome_badge"), ("upstream_id", "theirs"), "tier", "targets"]}),
+        (
+            "Model",
+            {"fields": [("served", "outcome_badge"), ("upstream_id", "theirs"), "tier", "targets", "failed_request"]},
+        ),
         ("Tokens", {"fields": [("input", "cached", "cache_written"), ("output", "reasoning")]}),
         ("Audio and images", {"fields": [("audio", "images"), ("seconds", "spoken")]}),
         ("Cost", {"fields": ["dollars", "applied_prices"]}),
@@ -88,6 +94,21 @@ class UsageAdmin(LogAdmin, TeamScoped):
             has_failed=row.outcome == "failed",
         )
         return line or "–"
+
+    def get_fieldsets(self, request: HttpRequest, obj: UsageRecord | None = None) -> Any:
+        """Return the fields; the details of a failed request are for operators, as they have addresses."""
+        if obj is not None and obj.failure and viewer_of(request).sees_every_team:
+            return self.fieldsets
+        return [
+            (title, {"fields": [name for name in cast("list[str]", options["fields"]) if name != "failed_request"]})
+            for title, options in self.fieldsets
+        ]
+
+    @display(description="Failed request")
+    def failed_request(self, row: UsageRecord) -> SafeString:
+        known = row.failure or {}
+        lines = [(str(known[name]),) for name in ("cause", "address", "error", "body") if known.get(name)]
+        return format_html_join(mark_safe("<br>"), "{}", lines)
 
     @display(description="Prices applied")
     def applied_prices(self, row: UsageRecord) -> SafeString | str:

@@ -15,6 +15,8 @@ from core.errors import (
     RateLimited,
     ServerError,
     UnsupportedParameter,
+    UpstreamTimeout,
+    UpstreamUnreachable,
 )
 
 # Anthropic's status for a model that is overloaded.
@@ -35,6 +37,7 @@ _STATUSES = {503: _OVERLOADED}
 # Anthropic's statuses and words where clients depend on them.
 _CODES: dict[str | None, int] = {ModelNotFound.default_code: NotFound.status}
 _FAILURES: dict[str | None, type[ApiError]] = {kind.default_code: kind for kind in (RateLimited, Overloaded)}
+_FAILURES |= {kind.default_code: Overloaded for kind in (UpstreamUnreachable, UpstreamTimeout)}
 _TOO_LONG = "prompt is too long: "
 Detail = Mapping[str, Any]
 

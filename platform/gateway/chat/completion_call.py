@@ -23,6 +23,7 @@ from limits import LEAST_OUTPUT, end_user_of
 from limits.throttle import is_limited
 from providers.clients import UpstreamFailed
 from providers.dialects import dialect_of
+from providers.failure_details import log_failure
 from providers.http_client import Answer
 from providers.upstream_errors import failure_from_error
 from responses.runs import cost_bounds
@@ -74,9 +75,12 @@ class CompletionCall:
     ) -> bool:
         """Go on to the next target after an answer that has failed or was cut; see `CompletionTargets`."""
         last = self._routed.attempts[-1] if self._routed.attempts else None
+        route = self.route
         if not await self.targets.fails_over(
             failed, sent_text=sent_text, can_continue=can_continue, is_answered=is_answered
         ):
+            if self.targets.queue is not None:
+                log_failure(route, failed.failure, last)
             return False
         if last is not None:
             last.output_tokens = self._chunks
@@ -173,5 +177,10 @@ class CompletionCall:
         usage, rows = replace(usage, service_tier=self._tier), () if row is None else (row,)
         failures = self.targets.failures(has_failed=outcome == "failed")
         await self._routed.write(
-            object_id=self.own_id or self._id, outcome=outcome, usage=usage, rows=rows, failed_targets=failures
+            object_id=self.own_id or self._id,
+            outcome=outcome,
+            usage=usage,
+            rows=rows,
+            failed_targets=failures,
+            keeps_content=self.own_id is not None,
         )

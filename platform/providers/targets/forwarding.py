@@ -10,6 +10,7 @@ from django.conf import settings
 from core.records import record
 from engine.turn import Attempt
 from providers.clients import PostOptions, UpstreamFailed
+from providers.failure_details import log_failure
 from providers.http_client import Answer
 from providers.targets.queue import TargetQueue, Targets, target_of
 from providers.targets.time_limits import TooSilent, first_token_limit
@@ -77,10 +78,11 @@ class ForwardedCall:
                 attempts = self.attempts[first:]
                 if not is_noted:
                     queue.note_answer(route, attempts, failed.failure)
-                if has_begun:
-                    raise
-                following = await queue.after(route, failed.failure, attempts, reserve=self.reserve_again)
+                following = None
+                if not has_begun:
+                    following = await queue.after(route, failed.failure, attempts, reserve=self.reserve_again)
                 if following is None:
+                    log_failure(route, failed.failure, attempts[-1] if attempts else None)
                     raise
             else:
                 queue.note_answer(route, self.attempts[first:], None)

@@ -8,17 +8,23 @@ from http import HTTPStatus
 import httpx2
 
 from core.clock import now
-from core.errors import Failure, UpstreamUnavailable, retry_headers
+from core.errors import ApiError, Failure, UpstreamTimeout, UpstreamUnavailable, UpstreamUnreachable, retry_headers
 from engine import spans
 from engine.failed_targets import ANSWER_CUT, ANSWER_STALLED, GENERAL_CODES
 from engine.turn import Attempt, Target
-from providers.clients import UpstreamFailed
+from providers.clients import UpstreamFailed, for_client
+from providers.failure_details import log_failure
 from providers.first_answer import FirstAnswer
 from providers.retries import asked_seconds, pause_for_room, quiet_seconds
+from providers.targets.breaker.reasons import Reason
 from providers.targets.breaker.sharing import loop_breakers
 from providers.targets.decision import LONGEST_WAIT, FailedRequest, NextStep, next_step
 from tenants.directory import Route, target_loads
 
+_ERRORS: dict[Reason | None, type[ApiError]] = {
+    Reason.UNREACHABLE: UpstreamUnreachable,
+    Reason.TIMEOUT: UpstreamTimeout,
+}
 REFUSALS = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY})
 """Statuses of a server that does not accept a request with the beginning of its answer."""
 
@@ -87,7 +93,10 @@ class TargetQueue:
         nearest = min(self._targets, key=breakers.seconds_until_probe)
         reason = breakers.reason(nearest)
         headers = retry_headers(breakers.seconds_until_probe(nearest))
-        raise UpstreamFailed(Failure.of(UpstreamUnavailable(reason and reason.message, headers=headers)))
+        kind = _ERRORS.get(reason, UpstreamUnavailable)
+        failure = Failure.of(kind(reason and reason.message, headers=headers))
+        log_failure(nearest, failure, None)
+        raise UpstreamFailed(for_client(nearest, failure))
 
     async def after(
         self,

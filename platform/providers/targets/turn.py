@@ -13,6 +13,7 @@ from engine.continuation import Diverged, TurnOutput
 from engine.events.types import Event
 from engine.turn import Attempt, Finish, LanguageModel, TurnRequest, TurnResult
 from providers.clients import UpstreamFailed
+from providers.failure_details import log_failure
 from providers.targets.queue import REFUSALS, TargetQueue, Targets, target_of
 from providers.targets.time_limits import TooSilent, limited
 from providers.upstream import UpstreamModel, UpstreamTurn
@@ -97,7 +98,10 @@ class FailoverTurn:
                 targets.stay_with(route)
                 self._turn, self._rest = None, ([], self._result)
             else:
+                failure = result.failure
                 following, rest = await self._after(queue, route, request, (result, rest), attempts[began:])
+                if following is None:
+                    log_failure(route, failure, attempts[-1] if len(attempts) > began else None)
             if rest:
                 yield rest
 

@@ -9,6 +9,7 @@ _KEY = "Use another key, or ask a team lead for one."
 _IMAGE = "Send a PNG, JPEG, GIF or WebP image that other programs can open."
 _QUOTA = "Delete files that are not used, or ask for a higher limit."
 _CONNECTION = "Open a new connection."
+_UNANSWERED = "Retry; if it persists, ask an operator, who sees [the cause](../howto/read-a-response.md) by the id."
 _RETRY = "Send the request again after a few seconds; the SDK does."
 
 REMEDIES: Mapping[tuple[int, str | None], str] = {
@@ -115,6 +116,8 @@ REMEDIES: Mapping[tuple[int, str | None], str] = {
     (500, "server_error"): "Retry; if it persists, report the value of `x-request-id`.",
     (503, "server_is_overloaded"): _RETRY,
     (503, "server_error"): _RETRY,
+    (503, "upstream_unreachable"): _UNANSWERED,
+    (503, "upstream_timeout"): _UNANSWERED,
     (503, "limits_unavailable"): _RETRY,
     (503, "server_is_shutting_down"): _RETRY,
     (503, "database_unavailable"): _RETRY,

@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from core.egress import Egress
 from core.errors import ApiError
 from core.json.storable_json import without_nul
+from core.redaction import redact_unknown
 from engine.spans import Activity, span
 from tools.mcp.servers import EFFECT_ID, HONOURS_EFFECT_ID, ListedTool, RemoteServer
 from tools.mcp.transport import MAX_MESSAGE_BYTES, TransportFailure, http_client, transport_failure
@@ -33,6 +34,7 @@ MAX_TOOLS = 1000
 # The tool list is part of the response, its events and every upstream request.
 MAX_LIST_BYTES = 4 * 1024 * 1024
 _MAX_PAGES = 100
+_MAX_ERROR = 300
 # With these statuses a server may refuse streamable HTTP although it supports the older SSE transport.
 _TRY_SSE_STATUSES = frozenset({400, 404, 405, 406, 415})
 # Messages the SDK generates if a server refuses a request outside the protocol, or if the connection is lost. The
@@ -383,7 +385,16 @@ def _span(activity: Activity, server: RemoteServer) -> Iterator[span]:
             yield measured
         except ServerFailed as failure:
             measured.note = f"HTTP {failure.code}" if failure.kind == "http_error" else f"error {failure.code}"
+            measured.detail = _detail(server, failure)
             raise
+
+
+def _detail(server: RemoteServer, failure: ServerFailed) -> dict[str, Any]:
+    """Return the details of a failed request for operators."""
+    known: dict[str, Any] = {"cause": f"MCP server '{server.label}' failed", "address": server.redact(server.url)}
+    if failure.status is not None:
+        known["status"] = failure.status
+    return known | {"error": redact_unknown(server.redact(failure.message))[:_MAX_ERROR]}
 
 
 @asynccontextmanager

@@ -19,6 +19,7 @@ from organization.admin.audit_log import AuditAdmin
 from responses.admin import cells
 from responses.admin.response.documents import DOCUMENTS, document_tab
 from responses.admin.response.events import events
+from responses.admin.response.failures import failed_requests, failure_panel
 from responses.admin.response.targets import targets_line
 from responses.admin.response.timeline import claims_of, timeline
 from responses.admin.transcript.entries import SHOWN_ITEMS, transcript
@@ -71,6 +72,7 @@ def header(request: HttpRequest, viewer: Viewer, response: Response) -> dict[str
             if can_copy
         ],
         "status_badge": cells.status(response),
+        **failure_panel(viewer, response),
         "approvals": _approvals(response) if response.awaits_decision else [],
         "id_link": copyable(response.pk),
         "targets": cells.planned_start(response) or targets_line(response),
@@ -202,6 +204,7 @@ def _attempts(viewer: Viewer, response: Response, query: QueryDict) -> dict[str,
             }
             for turn in turns[:MAX_TURNS]
         ],
+        "failures": [(when(failure.began), failure) for failure in failed_requests(viewer, response)],
         "following": first + MAX_TURNS if len(turns) > MAX_TURNS else None,
         "upstream": Upstream.objects.filter(pk=response.upstream_id).only("name").first(),
         "can_read": can_read,

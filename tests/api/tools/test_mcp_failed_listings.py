@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from responses.models import Response
 from tenants import scope
-from tenants.models import Team
+from tenants.models import StaffRole, Team
+from tests.admin.rows import member, page_url, sign_in, text
 from tests.support.api import Api, error
 from tests.support.background import ended
 from tests.support.mcp_requests import of, tool
@@ -88,6 +90,17 @@ def test_an_unreachable_server_fails_the_request(
     assert answer.json()["error"]["type"] == "external_connector_error"
     assert answer.json()["error"]["message"] == UNREACHABLE
     assert script.bodies == []
+
+
+def test_operators_see_the_address_of_an_unreachable_server(
+    reaching: Api, script: Script, gone: dict[str, Any]
+) -> None:
+    reaching.post("/responses", {"model": script.model, "input": "Hi", "tools": [gone]})
+    with scope.team(reaching.caller.team.pk):
+        url = page_url(Response.objects.get())
+    page = text(sign_in(staff=StaffRole.OPERATOR).get(url))
+    assert (f"MCP server &#x27;{gone['server_label']}&#x27; failed" in page, gone["server_url"] in page) == (True, True)
+    assert gone["server_url"] not in text(member(reaching.caller.team).get(url))
 
 
 @pytest.mark.slow
