@@ -186,15 +186,6 @@ def csv_file(name: str, rows: Iterable[Iterable[str]]) -> HttpResponse:
     return HttpResponse(csv_lines(rows), content_type="text/csv; charset=utf-8", headers=headers)
 
 
-def created_at_of(wire_id: str) -> datetime | None:
-    """Return the creation time that an id of `core.ids` contains; None for other strings."""
-    _, _, digits = wire_id.partition("_")
-    try:
-        return datetime.fromtimestamp(int(digits[:12], 16) / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return None
-
-
 # -- columns -----------------------------------------------------------------------------------------------------------
 
 
@@ -223,13 +214,6 @@ def count_column(title: str, field: str) -> Callable[[Any, Any], Any]:
 def id_column() -> Callable[[Any, Any], Any]:
     """Return a column with the id."""
     return column("ID", lambda row: copyable(row.pk))
-
-
-def created_near(wire_id: str) -> tuple[datetime, datetime] | None:
-    """Return the time range in which objects with this id, or objects of the request with this id, were stored."""
-    # A request id is created when the headers arrive, the objects after the body was read; uploads may be slow.
-    moment = created_at_of(wire_id)
-    return None if moment is None else (moment - timedelta(minutes=1), moment + timedelta(hours=1))
 
 
 # -- lists bounded by time ---------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ The time makes ids sort by age and keeps index inserts local; 80 random bits (as
 
 import os
 import re
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from uuid import UUID
 
@@ -97,3 +97,19 @@ def expectation(text: str, prefix: str) -> str | None:
             "but this value contained additional characters."
         )
     return None if text.startswith(prefix) else f"Expected an ID that begins with '{prefix}'."
+
+
+def created_at_of(wire_id: str) -> datetime | None:
+    """Return the creation time that an id contains; None for other strings."""
+    _, _, digits = wire_id.partition("_")
+    try:
+        return datetime.fromtimestamp(int(digits[:12], 16) / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def created_near(wire_id: str) -> tuple[datetime, datetime] | None:
+    """Return the time range in which objects with this id, or objects of the request with this id, were stored."""
+    # A request id is created when the headers arrive, the objects after the body was read; uploads may be slow.
+    moment = created_at_of(wire_id)
+    return None if moment is None else (moment - timedelta(minutes=1), moment + timedelta(hours=1))

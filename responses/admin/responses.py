@@ -35,8 +35,9 @@ from console.filters import (
 )
 from console.scans import ScannedChangeList
 from console.tables import Cell
-from console.widgets import TimeFilter, ago, created_near, duration
+from console.widgets import TimeFilter, ago, duration
 from core.clock import now
+from core.ids import created_near
 from responses.admin import cells, export
 from responses.admin.outcome_histogram import outcome_histogram
 from responses.admin.response import chain, documents, events, tabs, timeline

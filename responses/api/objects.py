@@ -82,6 +82,54 @@ class Response(TypedDict):
     pending_decisions: NotRequired[list[PendingDecision]]
 
 
+class AttemptEntry(TypedDict):
+    """A request to a model's server that a run has made."""
+
+    object: Literal["response.attempt"]
+    turn: Annotated[int | None, Field(description="Number of the model call, from 0; null before the first one.")]
+    model: str
+    status: Annotated[str, Field(description="`failed`, or the outcome of the model call, such as `stop`.")]
+    cause: Annotated[
+        str | None, Field(description="Why it failed, such as `connection refused`, `no answer in time` or `HTTP 500`.")
+    ]
+    http_status: Annotated[int | None, Field(description="Status of the model's server, if it has answered.")]
+    upstream_request_id: str | None
+    started_at: UnixTime
+    duration_ms: int | None
+
+
+class TimelineEntry(TypedDict):
+    """A timed step of a run."""
+
+    object: Literal["response.timeline_entry"]
+    type: Annotated[
+        str,
+        Field(
+            description="`model_call`, `tool_call` or `approval`, or a part of the run that was measured: `prepare`, "
+            "`connect` and `list` (an MCP server), `attempt` (a request to a model's server that failed or was "
+            "repeated), `guardrail` or `storage`."
+        ),
+    ]
+    name: str | None
+    status: str | None
+    began_ms: Annotated[int, Field(description="Milliseconds after the creation of the response.")]
+    duration_ms: Annotated[int | None, Field(description="Null while it continues.")]
+
+
+class AttemptList(TypedDict):
+    """The requests of a run to model servers, oldest first."""
+
+    object: Literal["list"]
+    data: list[AttemptEntry]
+
+
+class Timeline(TypedDict):
+    """The timed steps of a run, in the order of their beginnings."""
+
+    object: Literal["list"]
+    data: list[TimelineEntry]
+
+
 class InputTokens(TypedDict):
     """Number of input tokens of a request."""
 

@@ -42,6 +42,10 @@ RESPONSE_FILTERS = QueryArgument(
         parameter("created_after", INTEGER),
         parameter("created_before", INTEGER),
         METADATA_FILTER,
+        parameter("safety_identifier", STRING),
+        parameter("user", STRING),
+        parameter("error_code", STRING),
+        parameter("request_id", STRING),
     ],
     lambda query: ResponseFilter(
         model=query.get("model"),
@@ -50,6 +54,10 @@ RESPONSE_FILTERS = QueryArgument(
         created_after=unix_time(query, "created_after"),
         created_before=unix_time(query, "created_before"),
         metadata=nested_values(query, "metadata"),
+        # A response has one end user, whichever of the two parameters has named it.
+        end_users=tuple(filter(None, (query.get("safety_identifier"), query.get("user")))),
+        error_code=query.get("error_code"),
+        request_id=query.get("request_id"),
     ),
 )
 

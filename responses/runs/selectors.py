@@ -17,6 +17,7 @@ from conversations.selectors import context_items
 from core.clock import unix
 from core.errors import ContextTooLong, NotFound
 from core.http.pagination import Page, PageRequest, keyset
+from core.ids import created_near
 from engine.calls.call_items import opened
 from engine.events.response_body import Ending, response_body
 from engine.events.types import Body
@@ -264,6 +265,9 @@ class ResponseFilter:
     created_after: datetime | None = None
     created_before: datetime | None = None
     metadata: dict[str, str] = field(default_factory=dict)
+    end_users: tuple[str, ...] = ()
+    error_code: str | None = None
+    request_id: str | None = None
 
 
 def list_responses(*, team_id: str, filters: ResponseFilter, page: PageRequest) -> Page[Response]:
@@ -277,10 +281,18 @@ def list_responses(*, team_id: str, filters: ResponseFilter, page: PageRequest) 
         "created_at__gt": filters.created_after,
         "created_at__lt": filters.created_before,
         "metadata__contains": filters.metadata,
+        "error_code": filters.error_code,
+        "request_id": filters.request_id,
     }
     for name, value in conditions.items():
         if value:
             rows = rows.filter(**{name: value})
+    for end_user in filters.end_users:
+        rows = rows.filter(end_user=end_user)
+    if filters.request_id:
+        # Ids of requests have no index, but they contain a time stamp, and there is an index on the creation time.
+        near = created_near(filters.request_id)
+        rows = rows.none() if near is None else rows.filter(created_at__range=near)
     if filters.metadata:
         rows = rows.filter(HAS_METADATA)
     known = Response.objects.filter(team_id=team_id, stored=True).only("created_at")

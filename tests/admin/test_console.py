@@ -6,7 +6,7 @@ import pytest
 
 from console import widgets
 from core.clock import now
-from core.ids import new_id
+from core.ids import created_at_of, new_id
 
 
 @pytest.mark.parametrize(
@@ -44,10 +44,10 @@ def test_relative_times_are_formatted(seconds: int, expected: str) -> None:
 
 
 def test_ids_contain_their_creation_time() -> None:
-    created = widgets.created_at_of(new_id("req"))
+    created = created_at_of(new_id("req"))
     assert created is not None
     assert abs(now() - created) < timedelta(seconds=5)
-    assert [widgets.created_at_of(text) for text in ("", "req_", "req_zz", "nonsense", "req_" + "f" * 36)] == [None] * 5
+    assert [created_at_of(text) for text in ("", "req_", "req_zz", "nonsense", "req_" + "f" * 36)] == [None] * 5
 
 
 def test_json_is_indented_and_other_text_is_unchanged() -> None:

@@ -132,9 +132,9 @@ def _page_of(read: Callable[..., Page[Any]], page: PageRequest, **arguments: Any
     return read(page=page, **arguments)
 
 
-def _responses(caller: Caller) -> Made:
-    values = {"api_key": caller.key, "mode": Mode.JSON, "status": Status.IN_PROGRESS}
-    return _by_team(Response, partial(selectors.list_responses, filters=ResponseFilter()), **values)(caller)
+def _responses(caller: Caller, *, filters: ResponseFilter | None = None, **columns: Any) -> Made:
+    values = {"api_key": caller.key, "mode": Mode.JSON, "status": Status.IN_PROGRESS, **columns}
+    return _by_team(Response, partial(selectors.list_responses, filters=filters or ResponseFilter()), **values)(caller)
 
 
 def _conversation_items(caller: Caller) -> Made:
@@ -177,6 +177,10 @@ _COMPLETIONS = partial(chat.list_completions, filters=CompletionFilter())
 _READY = {"state": FileState.READY, "size": 1, "sha256": "0"}
 LISTS: dict[str, Callable[[Caller], Made]] = {
     "responses": _responses,
+    "responses of an end user": partial(_responses, filters=ResponseFilter(end_users=("ann",)), end_user="ann"),
+    "responses with an error code": partial(
+        _responses, filters=ResponseFilter(error_code="server_error"), error_code="server_error"
+    ),
     "conversations": _by_team(Conversation, partial(conversations.list_conversations, filters=ConversationFilter())),
     "items of a conversation": _conversation_items,
     "chat completions": _by_team(ChatCompletion, _COMPLETIONS),

@@ -42,6 +42,7 @@ UNCHECKED: Mapping[str, str] = {
     "GET /containers/[^/]+/files/[^/]+/content": "the bytes of a file",
     "GET /skills/[^/]+/content": "the bytes of a file",
     "GET /skills/[^/]+/versions/[^/]+/content": "the bytes of a file",
+    "GET /responses/[^/]+/(attempts|timeline)": "extensions, whose types are in the OpenAPI document",
     "GET /conversations/[^/]+/export": "JSON lines, each an item",
     "POST /(embeddings|moderations|completions|images/[a-z]+|audio/[a-z]+)": (
         "forwarded from the upstream; test_types.py has complete bodies, other tests short ones"

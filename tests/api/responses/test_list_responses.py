@@ -209,3 +209,35 @@ def test_responses_in_progress_are_listed(api: Api, script: Script) -> None:
         gate.open()
         live.rest()
     assert list_ids(api, status="in_progress") == []
+
+
+def test_responses_are_found_by_their_end_user(api: Api, script: Script) -> None:
+    (first,) = make(api, script, 1, safety_identifier="ann")
+    (second,) = make(api, script, 1, user="bob")
+    assert list_ids(api, safety_identifier="ann") == list_ids(api, user="ann") == [first["id"]]
+    assert list_ids(api, user="bob") == [second["id"]]
+    assert list_ids(api, user="bob", safety_identifier="ann") == list_ids(api, user="eve") == []
+
+
+def test_responses_are_found_by_their_error_code(api: Api, script: Script) -> None:
+    make(api, script, 1)
+    script.then(refusal(400, "Bad."))
+    assert api.post("/responses", {"model": script.model, "input": "Hi"}).status_code == 400
+    (failed,) = ok(api.get("/responses", error_code="invalid_prompt"))["data"]
+    assert (failed["status"], failed["error"]["code"]) == ("failed", "invalid_prompt")
+    assert list_ids(api, error_code="server_error") == []
+
+
+def test_a_response_is_found_by_the_id_of_its_request(api: Api, script: Script) -> None:
+    make(api, script, 1)
+    script.say("Hello")
+    answer = api.post("/responses", {"model": script.model, "input": "Hi"})
+    request_id = answer.headers["x-request-id"]
+    assert list_ids(api, request_id=request_id) == [answer.json()["id"]]
+    assert list_ids(api, request_id="req_unknown") == list_ids(api, request_id="nonsense") == []
+
+
+def test_filters_find_nothing_of_another_team(api: Api, script: Script, make_api: MakeApi) -> None:
+    script.say("Hello")
+    answer = api.post("/responses", {"model": script.model, "input": "Hi", "user": "ann"})
+    assert list_ids(make_api(), request_id=answer.headers["x-request-id"]) == list_ids(make_api(), user="ann") == []

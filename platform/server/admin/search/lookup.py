@@ -28,9 +28,9 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from unfold.dataclasses import SearchResult
 
-from console.widgets import created_near
 from containers.models import Container, ContainerFile
 from conversations.models import Conversation, File, Item, Placement, Section, Upload
+from core.ids import created_near
 from responses.models import HAS_WAITED, ChatCompletion, Decision, PromptTemplate, Response, ToolCall
 from responses.models.batches import Batch, BatchLine
 from responses.models.vector_stores import VectorStore, VectorStoreBatch
