@@ -98,6 +98,25 @@ def test_the_charts_count_by_tool(lead: Client, response: Response) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("sort", "first"), [("calls", "often"), ("p95", "slow"), ("p50", "slow"), ("max", "slow"), ("failed", "broken")]
+)
+def test_the_table_of_tools_sorts_by_each_column(lead: Client, response: Response, sort: str, first: str) -> None:
+    at = now()
+    tools = {"often": (3, 100, "completed"), "slow": (1, 9000, "completed"), "broken": (2, 50, "failed")}
+    for name, (count, milliseconds, status) in tools.items():
+        for number in range(count):
+            began = at - timedelta(milliseconds=milliseconds)
+            call_id = f"{name}{number}"
+            call_of(response, name=name, call_id=call_id, status=status, started_at=began, ended_at=at)
+    page = text(lead.get(f"{CALLS}charts/?sort={sort}"))
+    table = page[page.index('aria-label="Tools"') :]
+    assert re.findall(r'<a class="c-link" href="[^"]*">(\w+)</a>', table)[0] == first
+    assert re.findall(r'aria-sort="descending"><a [^>]*aria-label="Sort by (\w+)"', table) == [
+        {"failed": "Errors", "calls": "Calls", "max": "Max"}.get(sort, sort)
+    ]
+
+
 def test_the_charts_follow_the_filters(lead: Client, response: Response) -> None:
     call_of(response, name="search")
     call_of(response, name="fetch", call_id="call_2")

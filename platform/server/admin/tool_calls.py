@@ -63,7 +63,8 @@ _STATUS_TONES = {
     "in_progress": "info",
     "returned": "info",
 }
-_MAX_TOOLS = 10
+_MAX_TOOLS = 25
+_SORTS = {"calls": "Calls", "failed": "Errors", "p50": "p50", "p95": "p95", "max": "Max"}
 _MAX_ERROR = 160
 _HOUR = timedelta(hours=1)
 # Longer ranges are charted by day, so a chart has at most 72 bars by the hour.
@@ -189,6 +190,8 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
             )
 
         sums = fetch(["kind", "name"])
+        sort = request.GET.get("sort", "")
+        sort = sort if sort in _SORTS else "calls"
         is_hourly = until - since <= _MAX_HOURLY
         rows = {row.bucket: row.values for row in fetch([], "hour" if is_hourly else "day")}
         # Days of the sums begin at midnight UTC.
@@ -210,7 +213,9 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
             "durations": charts.lines(
                 p95_points, p95, title="Tool call duration p95", format_value=charts.milliseconds
             ),
-            "tools": _tool_rows(since, until, sums),
+            "tools": _tool_rows(since, until, sums, sort=sort),
+            "further": max(0, len(sums) - _MAX_TOOLS),
+            "columns": [(title, _sort_url(request, name), name == sort) for name, title in _SORTS.items()],
         }
         return TemplateResponse(request, "admin/responses/toolcall/charts.html", context)
 
@@ -271,21 +276,38 @@ def _bodies(call: ToolCall) -> list[dict[str, Any]]:
     ]
 
 
-def _tool_rows(since: datetime, until: datetime, sums: list[RollupRow]) -> list[dict[str, Any]]:
-    """Return the most used tools with error rate and percentiles."""
-    ranked = sorted(sums, key=lambda row: -row.values["calls"])[:_MAX_TOOLS]
-    max_calls = ranked[0].values["calls"] if ranked else 0
+def _sort_url(request: HttpRequest, name: str) -> str:
+    query = request.GET.copy()
+    query["sort"] = name
+    return f"{reverse('admin:responses_toolcall_charts')}?{query.urlencode()}"
+
+
+def _tool_rows(since: datetime, until: datetime, sums: list[RollupRow], *, sort: str) -> list[dict[str, Any]]:
+    """Return the tools with the largest values of a column, largest first."""
+    measured = []
+    for row in sums:
+        counts = row.values["duration"]
+        figures = {
+            "calls": row.values["calls"],
+            "failed": row.values["failed"],
+            "p50": quantile(counts, 0.5),
+            "p95": quantile(counts, 0.95),
+            # The upper bound of the slowest call's bucket.
+            "max": quantile(counts, 1.0),
+        }
+        measured.append((row, figures))
+    measured.sort(key=lambda pair: (-(pair[1][sort] or 0), pair[0].key))
+    max_calls = max((row.values["calls"] for row in sums), default=0)
     return [
         {
             "name": row.key[1],
             "kind": badge(row.key[0].replace("_", " ")),
             "url": links.rows_of("tools", since=since, until=until, kind=row.key[0], name=row.key[1]),
-            "calls": f"{row.values['calls']:,}",
+            "calls": f"{figures['calls']:,}",
             "share": round(100 * row.values["calls"] / max_calls, 1),
             "failed": f"{100 * row.values['failed'] / row.values['calls']:.1f} %",
             "is_bad": bool(row.values["failed"]),
-            "p50": duration(quantile(row.values["duration"], 0.5)),
-            "p95": duration(quantile(row.values["duration"], 0.95)),
+            **{name: duration(figures[name]) for name in ("p50", "p95", "max")},
         }
-        for row in ranked
+        for row, figures in measured[:_MAX_TOOLS]
     ]
