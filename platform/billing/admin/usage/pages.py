@@ -7,11 +7,13 @@ from urllib.parse import unquote
 
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.http import urlencode
 
 from billing.admin.usage import links
 from billing.admin.usage.aggregate import UsageReport, build_report
+from billing.admin.usage.comparison import Contributor, compare, period_before
 from billing.admin.usage.pivot import (
     AXES,
     MAX_ROWS,
@@ -32,6 +34,7 @@ from billing.admin.usage.query import (
     STATUS_TONES,
     VIEWS,
     ZONE_COOKIE,
+    Metric,
     MetricKind,
     ReportQuery,
     UsageQuery,
@@ -100,8 +103,39 @@ def usage(request: HttpRequest, viewer: Viewer) -> HttpResponseBase:
         views=[(query.url(view=name), title, name == query.view) for name, title in VIEWS.items()],
         csv_url=query.url(format="csv"),
         pivot_url=f"{reverse('console:usage_pivot')}?{urlencode({'range': query.range, **query.filters})}",
+        changes_url=f"{reverse('console:usage_changes')}{query.url()}",
         is_behind=queries.is_behind(at=now()),
     )
+
+
+@page("usage/changes/", name="usage_changes", viewers=EVERY_ROLE)
+def changes(request: HttpRequest, viewer: Viewer) -> HttpResponseBase:
+    """Render the comparison with the period before, which the usage page loads after its chart."""
+    query = parse_query(request.GET, current_time=now(), zone=default_zone(request, viewer))
+    found = compare(query, teams=_teams(viewer, query.filters))
+    since, until = (f"{at.astimezone(query.zone):%d %b %Y %H:%M}" for at in period_before(query))
+    context: dict[str, Any] = {"since": since, "until": until, "zone": query.zone.key}
+    if found is not None:
+        context["total"] = _compared(query.metric, found.total)
+        context["tables"] = [
+            {"title": table.title, "rows": [_compared(table.metric, row) for row in table.rows]}
+            for table in found.tables
+        ]
+    return TemplateResponse(request, "console/usage_changes.html", context)
+
+
+def _compared(metric: Metric, row: Contributor) -> dict[str, str]:
+    sign = "+" if row.change > 0 else "−" if row.change < 0 else ""
+    return {
+        "name": row.name,
+        "url": row.url,
+        "before": metric.format_value(row.before),
+        "after": metric.format_value(row.after),
+        "change": sign + metric.format_value(abs(row.change)),
+        # A change from zero has no percentage.
+        "percent": f"{100 * row.change / row.before:+.0f} %" if row.before else "",
+        "tone": "bad" if metric.name == "cost" and row.change > 0 else "",
+    }
 
 
 def _teams(viewer: Viewer, filters: Mapping[str, str]) -> list[str] | None:

@@ -150,6 +150,7 @@ MAX_RANGE = timedelta(days=366)
 RANGES = {
     "24h": "24 hours",
     "today": "Today",
+    "yesterday": "Yesterday",
     "7d": "7 days",
     "30d": "30 days",
     "last_week": "Last week",
@@ -313,6 +314,8 @@ def _range(
         return start_of_day(month, zone), end
     if span == "last_month":
         return start_of_day((month - timedelta(days=1)).replace(day=1), zone), start_of_day(month, zone)
+    if span == "yesterday":
+        return start_of_day(today - timedelta(days=1), zone), start_of_day(today, zone)
     if span == "last_week":
         monday = today - timedelta(days=today.weekday())
         return start_of_day(monday - timedelta(days=7), zone), start_of_day(monday, zone)
