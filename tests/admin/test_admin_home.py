@@ -243,3 +243,47 @@ def test_what_waits_for_approval_is_one_click_away(lead: Client, stranger: Clien
     # It occupies no worker, so it does not count as running.
     assert tile(home, "Running")[0] == "0"
     assert decision.pk not in text(stranger.get(HOME))
+
+
+def test_failures_are_listed_with_their_reasons_and_linked(lead: Client, caller: Caller) -> None:
+    failed = add_response(caller, status=Status.FAILED, error_code="upstream_unreachable", model="big")
+    add_response(caller, status=Status.FAILED, error_code="upstream_unreachable", model="big")
+    add_response(caller)
+    home = text(lead.get(HOME))
+    assert reverse("admin:responses_response_change", args=[failed.pk]) in panel(home, "Latest failures")
+    reasons = panel(home, "Reasons of failures, last 24 hours")
+    assert ("upstream_unreachable: big" in reasons, "2 failed" in reasons) == (True, True)
+    (url,) = re.findall(r'<li><a class="c-link" href="([^"]*)"', reasons)
+    assert failed.pk in text(lead.get(url.replace("&amp;", "&")))
+
+
+def test_the_home_of_a_lead_begins_with_their_team(lead: Client, operator: Client, caller: Caller) -> None:
+    add_response(caller)
+    home = text(lead.get(HOME))
+    teams, tiles = home.index('class="c-home-teams"'), home.index('aria-label="Activity in this period"')
+    assert teams < tiles
+    assert caller.team.name in home[teams:tiles]
+    order = [
+        home.index(f'aria-label="{title}"') for title in ("Spend and budgets", "Latest failures", "Awaiting approval")
+    ]
+    assert order == sorted(order)
+    titles = re.findall(r"</span>\s*([A-Z][\w ]+?)\s*</div>", home[tiles:])
+    assert titles[:3] == ["Cost", "Errors", "Rejected"]
+    assert "c-home-teams" not in text(operator.get(HOME))
+
+
+def test_the_home_of_a_lead_shows_nothing_of_another_team(
+    lead: Client, caller: Caller, make_caller: MakeCaller
+) -> None:
+    add_response(caller)
+    failed = add_response(make_caller(), status=Status.FAILED, error_code="server_error", model="theirs")
+    home = text(lead.get(HOME))
+    assert ("theirs" in home, failed.pk in home) == (False, False)
+
+
+def test_the_slowest_tools_come_first(lead: Client, caller: Caller) -> None:
+    response, at = add_response(caller), now()
+    for name, seconds in (("quick", 1), ("slow", 60)):
+        add_call(response, name=name, call_id=name, started_at=at - timedelta(seconds=seconds), ended_at=at)
+    slowest = panel(text(lead.get(HOME)), "Slowest tools, last 24 hours")
+    assert slowest.index("slow<") < slowest.index("quick<")

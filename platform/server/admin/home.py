@@ -34,14 +34,14 @@ from responses.rollups.queries import RollupQuery, RollupRow
 from responses.rollups.sources import CALLS, RESPONSES
 from responses.webhooks.models import WebhookDelivery
 from server.admin.home_panels import panels
-from tenants.console.viewer import viewer_of
+from tenants.console.viewer import Viewer, viewer_of
 from tenants.models import ApiKey, DeliveryState, Model, Team, Upstream
 from tenants.prices import NO_PRICE, sum_costs
 
 MAX_ROWS = 1000
 """Rows read at most for a count of current activity; a count that reaches it is shown with a plus sign."""
 
-_LATEST = 10
+_LATEST, _SHOWN_TEAMS = 10, 10
 # Smallest relative change of a latency that is coloured.
 _MIN_CHANGE = 0.05
 # Title of each period, its length in days, and the name of the period before.
@@ -108,13 +108,14 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     # Shifted by whole days: today until this hour is compared with yesterday until the same hour.
     earlier = timedelta(days=_PERIODS[period][1])
     before = _sums(query, teams, earlier=earlier)
+    activity = _tiles(query, parts, before[0].values if before else _NO_SUMS)
+    cost, refused = _cost_tile(query, teams, earlier=earlier), _rejected_tile(query, teams, earlier=earlier)
+    # A member asks first what the team has spent and what has failed, an operator what the platform does.
+    tiles = [*activity, cost, refused] if teams is None else [cost, activity[1], refused, activity[0], *activity[2:]]
     return {
         **page,
-        "tiles": [
-            *_tiles(query, parts, before[0].values if before else _NO_SUMS),
-            _cost_tile(query, teams, earlier=earlier),
-            _rejected_tile(query, teams, earlier=earlier),
-        ],
+        "own_teams": [] if teams is None else _own_teams(viewer),
+        "tiles": tiles,
         "now_tiles": _now_tiles(current_time, awaited=inbox.count_awaited(viewer)),
         "charts": _charts(query, parts, teams),
         "panels": panels(request, viewer, current_time=current_time),
@@ -134,6 +135,11 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
             ],
         },
     }
+
+
+def _own_teams(viewer: Viewer) -> list[tuple[str, str]]:
+    """Return the names of the user's teams with the URLs of their pages."""
+    return [(team.name, reverse("admin:tenants_team_change", args=[team.pk])) for team in viewer.teams()[:_SHOWN_TEAMS]]
 
 
 def _first_steps(request: HttpRequest) -> dict[str, Any]:

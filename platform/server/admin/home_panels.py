@@ -1,5 +1,6 @@
 """Panels of the home page: short lists of what needs attention, each with a link to the whole list."""
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,6 +16,8 @@ from console.widgets import ago, changelist_url, duration
 from core.periods import end_of_hour
 from organization.admin.limits import subject_name
 from responses.admin.approvals import inbox
+from responses.admin.cells import url as response_url
+from responses.models import UNSUCCESSFUL, Response, Status
 from responses.rollups import queries
 from responses.rollups.histograms import quantile
 from responses.rollups.queries import RollupQuery
@@ -27,6 +30,8 @@ from tenants.models import ApiKey, DeliveryState, Upstream
 Panel = dict[str, Any]
 
 _SHOWN = 5
+# Failures whose reasons are counted, the newest first.
+_MAX_FAILURES = 1000
 _DAY = timedelta(days=1)
 _NEARLY_SPENT = 80
 _EXPIRES_SOON, _UNUSED_FOR = timedelta(days=14), timedelta(days=90)
@@ -39,14 +44,15 @@ def panels(request: HttpRequest, viewer: Viewer, *, current_time: datetime) -> l
     keys: Any = admin.site.get_model_admin(ApiKey).get_queryset(request).filter(revoked_at=None, source="person")
     soon = keys.filter(expires_at__gt=current_time, expires_at__lte=current_time + _EXPIRES_SOON).order_by("expires_at")
     states = budget_states(teams=teams, at=current_time)
-    nearly_spent = [state for state in states if state.percent >= _NEARLY_SPENT]
+    # Members see all budgets of their teams, staff those of all teams that need attention.
+    listed = states if teams is not None else [state for state in states if state.percent >= _NEARLY_SPENT]
     since = current_time - _UNUSED_FOR
     # A key that was never used counts from its creation.
     idle = Q(last_used_at__lt=since) | Q(last_used_at=None, created_at__lt=since)
     old = keys.filter(idle).exclude(expires_at__lte=current_time).order_by("last_used_at", "created_at")
     shown = [
         {
-            "title": f"Budgets {_NEARLY_SPENT} % spent",
+            "title": "Spend and budgets" if teams is not None else f"Budgets {_NEARLY_SPENT} % spent",
             "icon": "savings",
             "url": reverse("console:budgets"),
             "rows": [
@@ -55,9 +61,9 @@ def panels(request: HttpRequest, viewer: Viewer, *, current_time: datetime) -> l
                     f"{state.percent} % of {state.budget}",
                     reverse("console:budgets"),
                 )
-                for state in nearly_spent[:_SHOWN]
+                for state in listed[:_SHOWN]
             ],
-            "empty_text": "No budget is nearly spent.",
+            "empty_text": "No budget is nearly spent." if teams is None else "No budgets are set.",
         },
         {
             "title": "API keys expiring within 14 days",
@@ -80,10 +86,52 @@ def panels(request: HttpRequest, viewer: Viewer, *, current_time: datetime) -> l
             ],
             "empty_text": "All API keys are in use.",
         },
-        _tools(current_time, teams),
+        *_tools(current_time, teams),
         _webhooks(request, current_time),
     ]
-    return [_approvals(viewer), *([_upstreams(current_time)] if teams is None else []), *shown]
+    attention = [*_failures(current_time, teams), _approvals(viewer)]
+    if teams is None:
+        return [*attention, _upstreams(current_time), *shown]
+    budgets, *others = shown
+    return [budgets, *attention, *others]
+
+
+def _failures(current_time: datetime, teams: Sequence[str] | None) -> list[Panel]:
+    """Return the panels of the latest failed responses, and of the reasons of the newest `_MAX_FAILURES`."""
+    since = current_time - _DAY
+    rows = Response.objects.filter(status=Status.FAILED, status__in=UNSUCCESSFUL, created_at__gte=since)
+    if teams is not None:
+        rows = rows.filter(team__in=teams)
+    newest = rows.order_by("-created_at").values_list("pk", "model", "error_code", "created_at")[:_MAX_FAILURES]
+    failures = [(pk, model, code or "failed", at) for pk, model, code, at in newest]
+    reasons = Counter((code, model) for _, model, code, _ in failures)
+    url = changelist_url("responses_response", period="24h", status__exact=Status.FAILED.value)
+    plus = "+" if len(failures) == _MAX_FAILURES else ""
+    return [
+        {
+            "title": "Latest failures",
+            "icon": "error",
+            "url": url,
+            "rows": [(code, f"{model}, {ago(at)}", response_url(pk)) for pk, model, code, at in failures[:_SHOWN]],
+            "empty_text": "No response has failed in 24 hours.",
+        },
+        {
+            "title": "Reasons of failures, last 24 hours",
+            "icon": "troubleshoot",
+            "url": url,
+            "rows": [
+                (
+                    f"{code}: {model}",
+                    f"{number:,}{plus} failed",
+                    changelist_url("responses_response", period="24h", error_code=code, model=model)
+                    if code != "failed"
+                    else changelist_url("responses_response", period="24h", status__exact="failed", model=model),
+                )
+                for (code, model), number in reasons.most_common(_SHOWN)
+            ],
+            "empty_text": "No response has failed in 24 hours.",
+        },
+    ]
 
 
 def _approvals(viewer: Viewer) -> Panel:
@@ -136,14 +184,31 @@ def _upstreams(current_time: datetime) -> Panel:
     }
 
 
-def _tools(current_time: datetime, teams: Sequence[str] | None) -> Panel:
+def _tools(current_time: datetime, teams: Sequence[str] | None) -> list[Panel]:
+    """Return the panels of the tools that fail, and of the slowest tools."""
     until = end_of_hour(current_time)
-    measures, by, since = ["calls", "failed"], ["kind", "name"], until - _DAY
+    measures, by, since = ["calls", "failed", "duration"], ["kind", "name"], until - _DAY
     rows = queries.fetch_rows(
         RollupQuery(source=TOOLS, since=since, until=until, measures=measures, by=by, teams=teams)
     )
     failing = sorted((row for row in rows if row.values["failed"]), key=lambda row: -row.values["failed"])
-    return {
+    timed = [(row, quantile(row.values["duration"], 0.95)) for row in rows]
+    slowest = sorted((pair for pair in timed if pair[1]), key=lambda pair: -(pair[1] or 0))
+    slow = {
+        "title": "Slowest tools, last 24 hours",
+        "icon": "hourglass_bottom",
+        "url": changelist_url("responses_toolcall", period="24h"),
+        "rows": [
+            (
+                row.key[1],
+                f"p95 {duration(p95)} in {row.values['calls']:,} calls",
+                links.rows_of("tools", since=since, until=until, kind=row.key[0], name=row.key[1]),
+            )
+            for row, p95 in slowest[:_SHOWN]
+        ],
+        "empty_text": "No tool calls.",
+    }
+    failed = {
         "title": "Failing tools, last 24 hours",
         "icon": "construction",
         "url": changelist_url("responses_toolcall", period="24h", status="failed"),
@@ -157,6 +222,7 @@ def _tools(current_time: datetime, teams: Sequence[str] | None) -> Panel:
         ],
         "empty_text": "No failed tool calls.",
     }
+    return [slow, failed]
 
 
 def _webhooks(request: HttpRequest, current_time: datetime) -> Panel:
