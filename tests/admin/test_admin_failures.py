@@ -54,7 +54,7 @@ def test_an_operator_sees_the_status_and_the_words_of_the_upstream_without_its_k
     api.post("/responses", {"model": script.model, "input": "Hi"})
     page = text(operator.get(page_url(latest(caller))))
     assert "CUDA out of memory on 10.1.2.3" in page
-    assert ("status 500" in page, "upstream-secret" in page) == (True, False)
+    assert ("HTTP 500" in page, "upstream-secret" in page) == (True, False)
 
 
 def test_a_team_sees_the_cause_but_no_internal_address(
@@ -66,7 +66,7 @@ def test_a_team_sees_the_cause_but_no_internal_address(
     script.then(refusal(500, WORDS))
     api.post("/responses", {"model": script.model, "input": "Hi"})
     page = text(developer.get(page_url(latest(caller))))
-    assert ("status 500" in page, "10.1.2.3" in page) == (True, False)
+    assert ("HTTP 500" in page, "10.1.2.3" in page) == (True, False)
 
 
 def test_the_words_of_the_upstream_are_not_stored_for_an_unstored_response(
@@ -75,7 +75,7 @@ def test_the_words_of_the_upstream_are_not_stored_for_an_unstored_response(
     script.then(refusal(500, WORDS))
     api.post("/responses", {"model": script.model, "input": "Hi", "store": False})
     page = text(operator.get(page_url(latest(caller))))
-    assert ("status 500" in page, "CUDA" in page) == (True, False)
+    assert ("HTTP 500" in page, "CUDA" in page) == (True, False)
 
 
 def test_a_background_run_has_the_same_details_and_code(
