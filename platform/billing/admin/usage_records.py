@@ -2,7 +2,7 @@
 """Admin pages of usage records, one row per upstream call."""
 
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any
 
 from django.contrib.admin import display, register
 from django.http import HttpRequest
@@ -97,11 +97,12 @@ class UsageAdmin(LogAdmin, TeamScoped):
 
     def get_fieldsets(self, request: HttpRequest, obj: UsageRecord | None = None) -> Any:
         """Return the fields; the details of a failed request are for operators, as they have addresses."""
+        fieldsets: Any = self.fieldsets
         if obj is not None and obj.failure and viewer_of(request).sees_every_team:
-            return self.fieldsets
+            return fieldsets
         return [
-            (title, {"fields": [name for name in cast("list[str]", options["fields"]) if name != "failed_request"]})
-            for title, options in self.fieldsets
+            (title, {"fields": [name for name in options["fields"] if name != "failed_request"]})
+            for title, options in fieldsets
         ]
 
     @display(description="Failed request")

@@ -54,6 +54,7 @@ from tenants.prices import NO_PRICE
 
 _MAX_CHOICES = 200
 _MAX_GROUPS = 1000
+_MOST_CHANGE = 100
 
 
 def default_zone(request: HttpRequest, viewer: Viewer) -> str:
@@ -132,8 +133,10 @@ def _compared(metric: Metric, row: Contributor) -> dict[str, str]:
         "before": metric.format_value(row.before),
         "after": metric.format_value(row.after),
         "change": sign + metric.format_value(abs(row.change)),
-        # A change from zero has no percentage.
-        "percent": f"{100 * row.change / row.before:+.0f} %" if row.before else "",
+        # A change from nearly zero has no percentage that means anything.
+        "percent": f"{100 * row.change / row.before:+,.0f} %"
+        if row.before and row.change / row.before < _MOST_CHANGE
+        else "",
         "tone": "bad" if metric.name == "cost" and row.change > 0 else "",
     }
 
