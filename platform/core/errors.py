@@ -54,6 +54,8 @@ class ApiError(Exception):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
+        self.general = ""
+        """The message without the text of an upstream; empty if the message has none."""
         self.message = message or (type(self).__doc__ or "").strip().split("\n")[0]
         self.param = param if param is not None else self.default_param
         self.code = code if code is not None else self.default_code
@@ -618,7 +620,9 @@ class Failure:
         if self.code == InsufficientQuota.default_code:
             return InsufficientQuota(self.message, headers=self.headers)
         kind = {400: RequestRejected, 429: RateLimited, 503: Overloaded}.get(self.status, UpstreamError)
-        return kind(self.message, param=self.param, code=self.code, headers=self.headers)
+        error = kind(self.message, param=self.param, code=self.code, headers=self.headers)
+        error.general = self.general
+        return error
 
 
 SHUTTING_DOWN = Failure.of(UpstreamUnavailable(ShuttingDown.__doc__, headers=retry_headers(1)))

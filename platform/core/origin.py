@@ -17,10 +17,32 @@ _MAX_AGENT = 200
 
 @dataclass(slots=True)
 class Caller:
-    """Team and key of a request, for the access log; empty until it has been authenticated."""
+    """Team, key, model and error of a request, for the access log and for the list of refused requests.
+
+    Team and key are empty until it has been authenticated. `message` is the text of the error without an upstream's
+    text, which may quote content.
+    """
 
     team_id: str = ""
     key_id: str = ""
+    model: str = ""
+    code: str = ""
+    message: str = ""
+
+
+def note_model(model: str) -> None:
+    """Note the model of the current request."""
+    current = origin()
+    if current.request_id:
+        current.caller.model = model[:200]
+
+
+def note_error(code: str | None, message: str) -> None:
+    """Note the error with which the current request is answered."""
+    current = origin()
+    # Outside of requests there is one origin for all.
+    if current.request_id:
+        current.caller.code, current.caller.message = code or "", message
 
 
 @record

@@ -35,6 +35,7 @@ from core.http.rendering import error_response
 from core.load.draining import draining
 from core.telemetry.metrics import OTHER
 from gateway.anthropic.api import with_anthropic_clients
+from limits import refused_requests
 from responses.admin.live.follow import FollowSocket
 from responses.admin.live.socket import LiveSocket
 from responses.api.websocket import ResponseSocket
@@ -137,4 +138,6 @@ def _protocol(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
 
 
 # Any: libraries declare the types of ASGI in different ways.
-application: Any = with_request_id(_protocol, route_of=_route_of, trusted_proxies=settings.TRUSTED_PROXIES)
+application: Any = with_request_id(
+    _protocol, route_of=_route_of, trusted_proxies=settings.TRUSTED_PROXIES, on_refused=refused_requests.record
+)

@@ -10,6 +10,7 @@ from containers import services as containers
 from core.work import work_queue
 from deliveries.outbox import queue as outbox
 from idempotency import store as idempotency
+from limits import refused_requests
 from limits import sweeper as limits_sweeper
 from responses import search_index
 from responses.lifecycle import blocked, partitions, sweeper
@@ -40,8 +41,9 @@ def sweep_decisions() -> int:
 
 @shared_task(name="responses.tasks.sweep_limits", expires=30)
 def sweep_limits() -> int:
-    """Delete reservations of dead processes, and rebuild states of limits that still count ended requests."""
+    """Delete reservations of dead processes and old refusals, and rebuild limits that count ended requests."""
     sweeper.drop_lost_reservations()
+    refused_requests.delete_old()
     return limits_sweeper.sweep()
 
 

@@ -23,10 +23,9 @@ from core.errors import (
 )
 from core.http import response_headers
 from core.http.asgi import Scope, header
-from core.http.rendering import as_api_error
+from core.http.rendering import as_api_error, note_refusal
 from core.json.large_work import off_loop
 from core.load.draining import ConnectionCut
-from core.telemetry import metrics
 from limits.throttle import add_headers
 from responses.api.requests import info_of, warning_headers
 from responses.api.socket_repetitions import pop_key, recorded_error, recording_of
@@ -71,7 +70,7 @@ class SocketSender:
     async def send_error(self, error: Exception, stream_id: str | None = None) -> None:
         """Send an error as an event."""
         api_error = as_api_error(error)
-        metrics.count_rejection(api_error.code, api_error.status)
+        note_refusal(api_error)
         detail: dict[str, Any] = dict(api_error.detail())
         if headers := {**response_headers.added(), **api_error.headers}:
             detail["headers"] = headers

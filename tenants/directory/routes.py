@@ -16,6 +16,7 @@ from core.crypto import InvalidToken
 from core.errors import (
     ModelNotFound,
 )
+from core.origin import note_model
 from core.redaction import secrets_of_url
 from core.telemetry import metrics
 from tenants import models, scope
@@ -292,6 +293,7 @@ async def aroute(
 
     Raises `ModelNotFound`, also for a model that the key may not use.
     """
+    note_model(model)
     route = None
     if caller.may_use(model):
         own = await private_names.aget(caller.team_id)

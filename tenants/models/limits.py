@@ -196,3 +196,40 @@ class RejectedRequest(TeamRow):
                 name="rejected_request_once",
             )
         ]
+
+
+class RefusedRequest(models.Model):
+    """Requests to the API that were answered with the same error within a minute, with the latest of them.
+
+    Without a foreign key, because requests with an unknown key belong to no team: their `team_id` is empty, and only
+    staff sees them.
+    """
+
+    team_id = models.CharField(max_length=64, default="", db_collation="C")
+    minute = models.DateTimeField()
+    api_key_id = models.CharField(max_length=64, default="", db_collation="C")
+    status = models.PositiveSmallIntegerField()
+    code = models.CharField(max_length=60, default="")
+    method = models.CharField(max_length=10)
+    route = models.CharField(max_length=120, help_text="Template of the path.")
+    count = models.BigIntegerField(default=0)
+    last_at = models.DateTimeField()
+    request_id = models.CharField(max_length=64, default="")
+    path = models.CharField(max_length=200, default="")
+    model = models.CharField(max_length=200, default="")
+    message = models.CharField(max_length=300, default="", help_text="Without values of the request.")
+    key_hint = models.CharField(max_length=20, default="", help_text="Beginning and end of an unknown key.")
+
+    class Meta:
+        constraints = [
+            # It begins with the time, by which pages of all teams are read and old rows are deleted.
+            models.UniqueConstraint(
+                fields=["minute", "team_id", "api_key_id", "status", "code", "method", "route"],
+                name="refused_request_once",
+            )
+        ]
+        indexes = [models.Index(fields=["team_id", "minute"], name="refused_by_team_and_minute")]
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.count} × {self.status} {self.code} {self.method} {self.route}"

@@ -34,7 +34,7 @@ from core.json.large_work import HUGE_BYTES, in_thread, join_pieces, note_docume
 from core.load.draining import ConnectionCut, draining
 from core.origin import origin_of, use_origin
 from core.telemetry import metrics, tracing
-from core.telemetry.logs import Access
+from core.telemetry.logs import Access, RefusedAccess
 
 Scope = dict[str, Any]
 Message = Mapping[str, Any]
@@ -57,6 +57,9 @@ _TRACE_HEADERS = ("traceparent", "tracestate")
 # A constant that OpenAI sends with every response.
 _VERSION = (b"openai-version", b"2020-10-01")
 _CLOSE = (b"connection", b"close")
+_ERRORS = 400  # HTTP statuses from here on
+# Of shorter secrets, the hint would show too much.
+_SHORTEST_KEY = 24
 
 
 class ClientDisconnected(Exception):
@@ -80,11 +83,18 @@ def _unknown_route(_: Scope) -> str:
     return metrics.OTHER
 
 
-def with_request_id(app: App, *, route_of: Callable[[Scope], str] = _unknown_route, trusted_proxies: int = 0) -> App:
+def with_request_id(
+    app: App,
+    *,
+    route_of: Callable[[Scope], str] = _unknown_route,
+    trusted_proxies: int = 0,
+    on_refused: Callable[[RefusedAccess], None] | None = None,
+) -> App:
     """Wrap an app so that every request has an id: `scope["request_id"]`, sent as the header `x-request-id`.
 
     Also sets the request's origin (`core.origin`), writes its line of the access log, counts it, and ends it properly
     if the process shuts down meanwhile. `route_of` returns the template of a request's path; there are only a few.
+    `on_refused` is called for each request to the API that was answered with an error.
     """
 
     async def with_id(scope: Scope, receive: Receive, send: Send) -> None:
@@ -145,6 +155,8 @@ def with_request_id(app: App, *, route_of: Callable[[Scope], str] = _unknown_rou
                     limit.has_ended = True
                 draining.ended()
                 access.write()
+                if on_refused is not None and (access.status or 0) >= _ERRORS and scope["path"].startswith("/v1/"):
+                    on_refused(_refused(access, scope, route=route_of(scope)))
                 metrics.count_request(
                     route=route_of(scope),
                     method=access.method,
@@ -154,6 +166,25 @@ def with_request_id(app: App, *, route_of: Callable[[Scope], str] = _unknown_rou
                 )
 
     return with_id
+
+
+def _refused(access: Access, scope: Scope, *, route: str) -> RefusedAccess:
+    caller = access.caller
+    secret = header(scope, b"authorization").rpartition(" ")[2] or header(scope, b"x-api-key")
+    is_shown = not caller.key_id and len(secret) >= _SHORTEST_KEY
+    return RefusedAccess(
+        method=access.method,
+        path=access.path,
+        route=route,
+        request_id=access.request_id,
+        status=access.status or 0,
+        code=caller.code,
+        message=caller.message,
+        model=caller.model,
+        team_id=caller.team_id,
+        key_id=caller.key_id,
+        key_hint=f"{secret[:6]}…{secret[-4:]}" if is_shown else "",
+    )
 
 
 async def _end_cut(scope: Scope, receive: Receive, send: Send, access: Access) -> None:

@@ -38,6 +38,7 @@ from core.errors import (
     Unauthorized,
     retry_headers,
 )
+from core.origin import note_error
 from core.telemetry import metrics
 
 logger = logging.getLogger(__name__)
@@ -115,13 +116,19 @@ def as_api_error(error: BaseException) -> ApiError:
 def exception_handler(error: Exception, _: Mapping[str, Any]) -> Response:
     """Render any error of a DRF view in OpenAI's error envelope."""
     api_error = as_api_error(error)
-    metrics.count_rejection(api_error.code, api_error.status)
+    note_refusal(api_error)
     return Response(api_error.envelope(), status=api_error.status, headers=api_error.headers)
+
+
+def note_refusal(error: ApiError) -> None:
+    """Count an error that is sent to a client, and note it for the access log."""
+    metrics.count_rejection(error.code, error.status)
+    note_error(error.code, error.general or error.message)
 
 
 def error_response(error: ApiError) -> HttpResponse:
     """Return the HTTP response of an error, for code outside of DRF."""
-    metrics.count_rejection(error.code, error.status)
+    note_refusal(error)
     return HttpResponse(
         orjson.dumps(error.envelope()), status=error.status, content_type=JSON, headers=dict(error.headers)
     )

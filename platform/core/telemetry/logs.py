@@ -48,6 +48,23 @@ def _redacted(value: Any) -> Any:
     return redact_unknown(repr(value))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedAccess:
+    """A request to the API that was answered with an error. `key_hint` is the beginning and end of an unknown key."""
+
+    method: str
+    path: str
+    route: str
+    request_id: str
+    status: int
+    code: str
+    message: str
+    model: str
+    team_id: str
+    key_id: str
+    key_hint: str
+
+
 @dataclass(slots=True)
 class Access:
     """A request or WebSocket connection, which becomes one line of the access log at its end."""
@@ -95,6 +112,7 @@ class Access:
             request_id=self.request_id,
             team=self.caller.team_id or None,
             key=self.caller.key_id or None,
+            code=self.caller.code or None,
             disconnected=not self.is_complete,
         )
         logger.handle(record)
@@ -116,4 +134,4 @@ class AccessFormatter(logging.Formatter):
         return orjson.dumps(line).decode()
 
 
-_FIELDS = ("method", "path", "status", "ms", "bytes", "request_id", "team", "key", "disconnected")
+_FIELDS = ("method", "path", "status", "ms", "bytes", "request_id", "team", "key", "code", "disconnected")

@@ -9,6 +9,7 @@ from django.contrib import admin
 from django.db.models import Count, Q
 from django.http import HttpRequest
 from django.urls import reverse
+from django.utils.http import urlencode
 
 from billing.admin.budgets import budget_states
 from billing.admin.usage import links
@@ -23,6 +24,7 @@ from responses.rollups.histograms import quantile
 from responses.rollups.queries import RollupQuery
 from responses.rollups.sources import CALLS, TOOLS
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
+from server.admin import refused_requests
 from tenants.console.viewer import Viewer
 from tenants.models import ApiKey, DeliveryState, Upstream
 
@@ -50,7 +52,7 @@ def panels(request: HttpRequest, viewer: Viewer, *, current_time: datetime) -> l
     # A key that was never used counts from its creation.
     idle = Q(last_used_at__lt=since) | Q(last_used_at=None, created_at__lt=since)
     old = keys.filter(idle).exclude(expires_at__lte=current_time).order_by("last_used_at", "created_at")
-    shown = [
+    shown: list[Panel] = [
         {
             "title": "Spend and budgets" if teams is not None else f"Budgets {_NEARLY_SPENT} % spent",
             "icon": "savings",
@@ -89,11 +91,30 @@ def panels(request: HttpRequest, viewer: Viewer, *, current_time: datetime) -> l
         *_tools(current_time, teams),
         _webhooks(request, current_time),
     ]
-    attention = [*_failures(current_time, teams), _approvals(viewer)]
+    attention = [*_failures(current_time, teams), _refused(teams), _approvals(viewer)]
     if teams is None:
         return [*attention, _upstreams(current_time), *shown]
     budgets, *others = shown
     return [budgets, *attention, *others]
+
+
+def _refused(teams: Sequence[str] | None) -> Panel:
+    """Return the panel of the latest requests that were answered with an error."""
+    url = str(reverse("console:refused"))
+    return {
+        "title": "Refused requests, last 24 hours",
+        "icon": "block",
+        "url": url,
+        "rows": [
+            (
+                f"{row.status} {row.code or 'no code'}",
+                f"{row.model or row.route}, {row.count:,} in a minute, {ago(row.last_at)}",
+                f"{url}?{urlencode([('status', row.status), ('code', row.code)])}",
+            )
+            for row in refused_requests.reasons(teams, most=_SHOWN)
+        ],
+        "empty_text": "No request was refused.",
+    }
 
 
 def _failures(current_time: datetime, teams: Sequence[str] | None) -> list[Panel]:
