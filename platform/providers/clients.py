@@ -33,10 +33,8 @@ from core.json import large_json
 from core.json.large_work import off_loop
 from core.per_loop import PerLoop
 from core.records import record
-from core.redaction import redact
 from core.telemetry import metrics, tracing
 from engine import spans
-from engine.spans import FIRST_ATTEMPT, Activity
 from engine.turn import Attempt, Target, TurnRequest
 from providers.dialects import is_refused_limit, learn_limit, without_refused_limit
 from providers.failure_details import failed_answer, failed_request, log_failure, request_id
@@ -294,7 +292,7 @@ async def _send(
             on_usage = lease.settle
         attempt = Attempt(began=now(), target=options.target, on_usage=on_usage)
         attempts.append(attempt)
-        name = FIRST_ATTEMPT if len(attempts) == 1 else f"Request {len(attempts)}"
+        name = spans.FIRST_ATTEMPT if len(attempts) == 1 else f"Request {len(attempts)}"
         sent = time.perf_counter()
         try:
             if isinstance(content, Form):
@@ -313,7 +311,7 @@ async def _send(
             attempt.failure = failed_request(route.upstream, path, error)
             reason = _reason(error) if options.target is None else f"{upstream}: {_reason(error)}"
             spans.record(
-                Activity.ATTEMPT, name, began=attempt.began, state="failed", note=reason, detail=attempt.failure
+                spans.Activity.ATTEMPT, name, began=attempt.began, state="failed", note=reason, detail=attempt.failure
             )
             if not is_renamed and (renamed := await _with_other_limit(route, content, error)) is not None:
                 content, is_renamed = renamed, True
@@ -340,7 +338,7 @@ async def _send(
         options.on_answer(route)
     if options.first_answer is not None:
         options.first_answer.begin()
-    measured = spans.span(Activity.ATTEMPT, name, began=attempt.began)
+    measured = spans.span(spans.Activity.ATTEMPT, name, began=attempt.began)
     measured.note = f"HTTP {answer.status} after {(now() - attempt.began).total_seconds():.2f} s"
     if options.target is not None:
         measured.note = f"{upstream}: {measured.note}"
@@ -382,7 +380,7 @@ def _request_id(upstream: UpstreamEndpoint, headers: Mapping[str, str]) -> str:
     """Return the upstream's id of a request, to be stored and shown in the console; "" if there is no valid id."""
     request_id = headers.get("x-request-id", "")
     # The id is stored even without `store`, so text from the input must not be accepted as an id.
-    return redact(request_id, upstream.secrets) if _REQUEST_ID.fullmatch(request_id) else ""
+    return upstream.redacted(request_id) if _REQUEST_ID.fullmatch(request_id) else ""
 
 
 def _count_failed(error: RequestFailed, upstream: str, *, seconds: float) -> None:
@@ -601,5 +599,5 @@ def without_secrets(upstream: UpstreamEndpoint, failure: Failure) -> Failure:
     if not failure.general:
         return failure
     # Shortened afterwards, so that no part of a credential is left at the end.
-    message = redact(failure.message, upstream.secrets)
+    message = upstream.redacted(failure.message)
     return replace(failure, message=message[:MAX_MESSAGE])

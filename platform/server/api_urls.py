@@ -23,7 +23,7 @@ from organization.api import (
     service_accounts,
     users,
 )
-from responses.api import approvals, views, webhooks
+from responses.api import approvals, trace, views, webhooks
 from responses.requests import conversation_items
 from server import me
 from skills.api import views as skills
@@ -32,6 +32,7 @@ from tools.vectors import api as vector_stores
 
 MODULES = (
     views,
+    trace,
     approvals,
     chat_completions,
     messages,

@@ -37,13 +37,12 @@ from console.scans import ScannedChangeList
 from console.tables import Cell
 from console.widgets import TimeFilter, ago, duration
 from core.clock import now
-from core.ids import created_near
 from responses.admin import cells, export
 from responses.admin.outcome_histogram import outcome_histogram
 from responses.admin.response import chain, documents, events, tabs, timeline
 from responses.admin.response.actions import ResponseActions
 from responses.admin.response.summary import summary
-from responses.models import HAS_METADATA, RUNNING, UNSUCCESSFUL, Mode, Response, Status, ToolCall
+from responses.models import HAS_METADATA, RUNNING, UNSUCCESSFUL, Mode, Response, Status, ToolCall, of_request
 from tenants.console.content_access import HIDDEN, audit_read, audit_team_reads, with_readable
 from tenants.console.list_columns import ChosenColumns, ListColumn
 from tenants.console.row_pages import RowPages
@@ -155,13 +154,6 @@ class MetadataFilter(TextConditionFilter):
         return HAS_METADATA & (
             Q(metadata__contains={key.strip(): expected.strip()}) if equals else Q(metadata__has_key=value)
         )
-
-
-def of_request(request_id: str) -> Q:
-    """Return the condition for the responses that a request created."""
-    # Request ids have no index, but they contain a time stamp, and there is an index on the creation time.
-    near = created_near(request_id) if request_id.startswith("req_") else None
-    return Q(pk__in=[]) if near is None else Q(created_at__range=near, request_id=request_id)
 
 
 _MODES = {

@@ -6,9 +6,14 @@ from typing import Any
 from django.db.models import QuerySet
 
 from core.clock import unix
+from core.http.endpoints import Endpoint
 from engine.spans import Activity
-from responses.api.objects import AttemptEntry, TimelineEntry
+from responses.api.objects import AttemptEntry, AttemptList, Timeline, TimelineEntry
 from responses.models import Decision, Response, ToolCall, Turn
+from responses.runs import access
+from tenants import scope
+from tenants.models import Scope
+from tenants.views import ApiRequest, ApiView
 
 MAX_TURNS, MAX_CALLS = 2000, 5000
 _FAILED = "failed"
@@ -110,3 +115,33 @@ def _step(
 
 def _length(began: datetime, ended: datetime | None) -> int | None:
     return None if ended is None else max(0, round((ended - began).total_seconds() * 1000))
+
+
+class AttemptsView(ApiView, path="responses/<resp:response_id>/attempts"):
+    """The requests of a response to model servers."""
+
+    @Endpoint(
+        Scope.RESPONSES_READ,
+        "List the attempts of a response",
+        query=None,
+        note="extension: each request to a model's server with its outcome, and the cause if it failed",
+    )
+    def get(self, request: ApiRequest, response_id: str) -> AttemptList:
+        with scope.team(request.principal.team_id):
+            response = access.get_response(principal=request.principal, response_id=response_id)
+            return {"object": "list", "data": attempts(response)}
+
+
+class TimelineView(ApiView, path="responses/<resp:response_id>/timeline"):
+    """The timeline of a response."""
+
+    @Endpoint(
+        Scope.RESPONSES_READ,
+        "Get the timeline of a response",
+        query=None,
+        note="extension: model calls, tool calls, approvals and measured parts of the run, with their times",
+    )
+    def get(self, request: ApiRequest, response_id: str) -> Timeline:
+        with scope.team(request.principal.team_id):
+            response = access.get_response(principal=request.principal, response_id=response_id)
+            return {"object": "list", "data": timeline(response)}

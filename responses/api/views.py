@@ -10,7 +10,7 @@ from conversations.objects import Conversation, ItemList
 from conversations.selectors import public_conversation
 from core.http.endpoints import ApiObject, Endpoint, Schema
 from core.http.pagination import PAGE, PageRequest
-from responses.api import objects, trace
+from responses.api import objects
 from responses.api.calls import ReplayCall, ResponseCall
 from responses.api.polling import polling_headers
 from responses.api.requests import REPLAY, RESPONSE_FILTERS, STREAMED, info_of
@@ -128,36 +128,6 @@ class InputItemsView(ApiView, path="responses/<resp:response_id>/input_items"):
             response = access.get_response(principal=request.principal, response_id=response_id)
             found = list_input_items(response=response, page=page)
         return item_list(found, include | response.included)
-
-
-class AttemptsView(ApiView, path="responses/<resp:response_id>/attempts"):
-    """The requests of a response to model servers."""
-
-    @Endpoint(
-        Scope.RESPONSES_READ,
-        "List the attempts of a response",
-        query=None,
-        note="extension: each request to a model's server with its outcome, and the cause if it failed",
-    )
-    def get(self, request: ApiRequest, response_id: str) -> objects.AttemptList:
-        with scope.team(request.principal.team_id):
-            response = access.get_response(principal=request.principal, response_id=response_id)
-            return {"object": "list", "data": trace.attempts(response)}
-
-
-class TimelineView(ApiView, path="responses/<resp:response_id>/timeline"):
-    """The timeline of a response."""
-
-    @Endpoint(
-        Scope.RESPONSES_READ,
-        "Get the timeline of a response",
-        query=None,
-        note="extension: model calls, tool calls, approvals and measured parts of the run, with their times",
-    )
-    def get(self, request: ApiRequest, response_id: str) -> objects.Timeline:
-        with scope.team(request.principal.team_id):
-            response = access.get_response(principal=request.principal, response_id=response_id)
-            return {"object": "list", "data": trace.timeline(response)}
 
 
 class CountInputTokensView(ApiView, path="responses/input_tokens"):

@@ -22,6 +22,7 @@ from responses.models.responses import (
     Status,
     ToolCall,
     Turn,
+    of_request,
 )
 from responses.models.rollups import CallHour, ResponseHour, RollupMark, ToolHour, UnrolledRow
 from responses.models.search import SearchMark, SearchText
@@ -77,4 +78,5 @@ __all__ = [
     "VectorStoreFile",
     "WebhookDelivery",
     "WebhookEndpoint",
+    "of_request",
 ]

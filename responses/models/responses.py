@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from core.clock import now
 from core.db.json_text import WireField
-from core.ids import new_id
+from core.ids import created_near, new_id
 from engine.events.compression import decompress
 from responses.models.stored_request import restored_options, restored_parameters
 from tenants.models import ApiKey, IdField, TeamRow
@@ -65,6 +65,13 @@ IS_DUE = "(not_before IS NULL OR not_before <= now() OR lease_token > 1)"
 
 HAS_METADATA = ~Q(metadata={})
 """The condition of the metadata index. PostgreSQL uses the index only for queries with the same condition."""
+
+
+def of_request(request_id: str) -> Q:
+    """Return the condition for the responses that a request created."""
+    # Request ids have no index, but they contain a time stamp, and there is an index on the creation time.
+    near = created_near(request_id) if request_id.startswith("req_") else None
+    return Q(pk__in=[]) if near is None else Q(created_at__range=near, request_id=request_id)
 
 
 class Mode(models.TextChoices):

@@ -17,12 +17,11 @@ from conversations.selectors import context_items
 from core.clock import unix
 from core.errors import ContextTooLong, NotFound
 from core.http.pagination import Page, PageRequest, keyset
-from core.ids import created_near
 from engine.calls.call_items import opened
 from engine.events.response_body import Ending, response_body
 from engine.events.types import Body
 from engine.turn import Usage
-from responses.models import HAS_METADATA, IS_AWAITED, Decision, Response, ToolCall
+from responses.models import HAS_METADATA, IS_AWAITED, Decision, Response, ToolCall, of_request
 from tenants import scope
 
 # The recursion starts with the response itself and continues with its predecessors up to the beginning of the chain.
@@ -282,7 +281,6 @@ def list_responses(*, team_id: str, filters: ResponseFilter, page: PageRequest) 
         "created_at__lt": filters.created_before,
         "metadata__contains": filters.metadata,
         "error_code": filters.error_code,
-        "request_id": filters.request_id,
     }
     for name, value in conditions.items():
         if value:
@@ -290,9 +288,7 @@ def list_responses(*, team_id: str, filters: ResponseFilter, page: PageRequest) 
     for end_user in filters.end_users:
         rows = rows.filter(end_user=end_user)
     if filters.request_id:
-        # Ids of requests have no index, but they contain a time stamp, and there is an index on the creation time.
-        near = created_near(filters.request_id)
-        rows = rows.none() if near is None else rows.filter(created_at__range=near)
+        rows = rows.filter(of_request(filters.request_id))
     if filters.metadata:
         rows = rows.filter(HAS_METADATA)
     known = Response.objects.filter(team_id=team_id, stored=True).only("created_at")

@@ -17,7 +17,7 @@ from core.errors import (
     ModelNotFound,
 )
 from core.origin import note_model
-from core.redaction import secrets_of_url
+from core.redaction import redact, secrets_of_url
 from core.telemetry import metrics
 from tenants import models, scope
 from tenants.capabilities import Capabilities
@@ -64,6 +64,10 @@ class UpstreamEndpoint:
     def secrets(self) -> list[str]:
         """The credentials that requests to the upstream contain."""
         return [self.api_key, *secrets_of_url(self.base_url)]
+
+    def redacted(self, text: str) -> str:
+        """Return the text without these credentials."""
+        return redact(text, self.secrets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

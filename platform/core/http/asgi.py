@@ -155,8 +155,9 @@ def with_request_id(
                     limit.has_ended = True
                 draining.ended()
                 access.write()
-                if on_refused is not None and (access.status or 0) >= _ERRORS and scope["path"].startswith("/v1/"):
-                    on_refused(_refused(access, scope, route=route_of(scope)))
+                status = access.status or 0
+                if on_refused is not None and status >= _ERRORS and scope["path"].startswith("/v1/"):
+                    on_refused(_refused(access, scope, status, route=route_of(scope)))
                 metrics.count_request(
                     route=route_of(scope),
                     method=access.method,
@@ -168,7 +169,7 @@ def with_request_id(
     return with_id
 
 
-def _refused(access: Access, scope: Scope, *, route: str) -> RefusedAccess:
+def _refused(access: Access, scope: Scope, status: int, *, route: str) -> RefusedAccess:
     caller = access.caller
     secret = header(scope, b"authorization").rpartition(" ")[2] or header(scope, b"x-api-key")
     is_shown = not caller.key_id and len(secret) >= _SHORTEST_KEY
@@ -177,7 +178,7 @@ def _refused(access: Access, scope: Scope, *, route: str) -> RefusedAccess:
         path=access.path,
         route=route,
         request_id=access.request_id,
-        status=access.status or 0,
+        status=status,
         code=caller.code,
         message=caller.message,
         model=caller.model,

@@ -23,7 +23,6 @@ from limits import LEAST_OUTPUT, end_user_of
 from limits.throttle import is_limited
 from providers.clients import UpstreamFailed
 from providers.dialects import dialect_of
-from providers.failure_details import log_failure
 from providers.http_client import Answer
 from providers.upstream_errors import failure_from_error
 from responses.runs import cost_bounds
@@ -75,12 +74,9 @@ class CompletionCall:
     ) -> bool:
         """Go on to the next target after an answer that has failed or was cut; see `CompletionTargets`."""
         last = self._routed.attempts[-1] if self._routed.attempts else None
-        route = self.route
         if not await self.targets.fails_over(
             failed, sent_text=sent_text, can_continue=can_continue, is_answered=is_answered
         ):
-            if self.targets.queue is not None:
-                log_failure(route, failed.failure, last)
             return False
         if last is not None:
             last.output_tokens = self._chunks

@@ -12,6 +12,7 @@ from engine.turn import Attempt
 from gateway.chat.continued_chunks import ChunkContinuation, SentChunks
 from providers.clients import UpstreamFailed
 from providers.dialects import with_prefix
+from providers.failure_details import log_failure
 from providers.target_headers import add_target_headers
 from providers.targets.queue import REFUSALS, TargetQueue, Targets
 from providers.targets.time_limits import TooSilent
@@ -82,6 +83,16 @@ class CompletionTargets:
         """
         if (queue := self.queue) is None:
             return False
+        route, tried = self.route, self._tried
+        if not await self._goes_on(queue, failed, sent_text, can_continue=can_continue, is_answered=is_answered):
+            log_failure(route, failed.failure, tried[-1] if tried else None)
+            return False
+        self._began = len(self.attempts)
+        return True
+
+    async def _goes_on(
+        self, queue: TargetQueue, failed: UpstreamFailed, sent_text: str, *, can_continue: bool, is_answered: bool
+    ) -> bool:
         if isinstance(failed, TooSilent) and not is_answered:
             queue.note_silence(self.route, failed.failure)
         else:
@@ -98,7 +109,6 @@ class CompletionTargets:
             if following is None:
                 return False
             self.route = following
-        self._began = len(self.attempts)
         return True
 
     def succeeded(self) -> None:
