@@ -57,6 +57,8 @@ SAMPLES: Mapping[str, Sample] = {
     "responses.retrieve": Sample(),
     "responses.list": Sample(query={"limit": 1}),
     "responses.input_items.list": Sample(),
+    "responses.attempts.list": Sample(),
+    "responses.timeline": Sample(),
     "responses.input_tokens.count": Sample(body={"model": "demo", "input": "What is 12*7?", "tools": [_TOOL]}),
     "responses.compact": Sample(
         body={"model": "demo", "input": [{"role": "user", "content": "My name is Ada. What is 12*7?"}]}
