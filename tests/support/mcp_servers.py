@@ -5,6 +5,7 @@ Every server has the same tools. `paged` lists 200 more, fifty on a page.
 
 import asyncio
 import base64
+import json
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -49,12 +50,16 @@ _TOOLS = (
     _tool("die", "Cut every connection.", _EMPTY, _WRITES),
     _tool("picture", "Return an image and five megabytes of text.", _EMPTY, _READS),
 )
+_ORDER = _tool("order", "Order something, after questions to a person.", _EMPTY, _WRITES)
 _MORE = tuple(_tool(f"tool_{number:03}", f"Number {number}.", _EMPTY, _READS) for number in range(200))
 
 
 @dataclass
 class McpServer:
     """A running server. `calls` are the called tools with their arguments, in order, `metas` the `_meta` of the calls.
+
+    The tool `order` asks the `questions`, one element after the other, before it returns all answers and is done.
+    `states` are the states that its callers have sent back.
 
     Requests without the token whose method or path is in `protected` get the status `refusal`. `replaced` maps bytes of
     answers to others of the same length.
@@ -74,6 +79,9 @@ class McpServer:
     opened: threading.Event = field(default_factory=threading.Event)
     here: int = 0
     replaced: dict[bytes, bytes] = field(default_factory=dict)
+    questions: list[dict[str, types.InputRequest]] = field(default_factory=list)
+    states: list[str | None] = field(default_factory=list)
+    capabilities: list[types.ClientCapabilities | None] = field(default_factory=list)
     kill: Callable[[], None] = lambda: None
 
     def names(self) -> list[str]:
@@ -92,6 +100,11 @@ class McpServer:
         """Declare that a tool acts once for calls with the same effect id."""
         meta = {"responses-platform/honours-effect-id": True}
         self.tools[:] = [t.model_copy(update={"meta": meta}) if t.name == name else t for t in self.tools]
+
+    def ask(self, *rounds: dict[str, types.InputRequest]) -> None:
+        """Offer the tool `order`, which asks these questions, one element after the other."""
+        self.tools.append(_ORDER)
+        self.questions += rounds
 
     @property
     def effect_ids(self) -> list[str]:
@@ -114,9 +127,12 @@ class McpServer:
         following = str(start + 50) if start + 50 < len(every) else None
         return types.ListToolsResult(tools=every[start : start + 50], next_cursor=following)
 
-    async def call_tool(self, _: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+    async def call_tool(
+        self, context: Any, params: types.CallToolRequestParams
+    ) -> types.CallToolResult | types.InputRequiredResult:
         """Execute a tool call."""
         arguments = params.arguments or {}
+        self.capabilities.append(context.session.client_capabilities)
         self.calls.append((params.name, arguments))
         self.metas.append(params.model_dump(by_alias=True).get("_meta") or {})
         match params.name:
@@ -132,6 +148,8 @@ class McpServer:
                 return _text(self.headers[-1].get("authorization", "none"))
             case "echo":
                 return _text(arguments["text"])
+            case "order":
+                return self._order(params)
             case "refuse":
                 raise MCPError(code=-32602, message="These arguments are wrong.")
             case "die":
@@ -142,11 +160,34 @@ class McpServer:
                 return types.CallToolResult(content=[image, *_text(LONG_TEXT).content])
         return _text(f"{params.name} is done")
 
+    def _order(self, params: types.CallToolRequestParams) -> types.CallToolResult | types.InputRequiredResult:
+        self.states.append(params.request_state)
+        # The server keeps nothing between the calls: the state contains the answers to earlier questions.
+        known = json.loads(params.request_state) if params.request_state else []
+        if params.request_state is not None:
+            responses = params.model_dump(by_alias=True, mode="json", exclude_none=True).get("inputResponses") or {}
+            known = [*known, responses]
+        if len(known) < len(self.questions):
+            state = json.dumps(known) if known else ""
+            return types.InputRequiredResult(input_requests=self.questions[len(known)] or None, request_state=state)
+        return _text(json.dumps(known))
+
     async def _meet(self) -> None:
         self.here += 1
         async with asyncio.timeout(_SECONDS):
             while self.here < 2:
                 await asyncio.sleep(0.005)
+
+
+def form(message: str, *, required: tuple[str, ...] = (), **properties: dict[str, Any]) -> types.InputRequest:
+    """Return a question with a form."""
+    schema = {"type": "object", "properties": properties, "required": [*required]}
+    return types.ElicitRequest(params=types.ElicitRequestFormParams(message=message, requested_schema=schema))
+
+
+def visit(message: str, url: str) -> types.InputRequest:
+    """Return a question for which a person visits a page."""
+    return types.ElicitRequest(params=types.ElicitRequestURLParams(message=message, url=url))
 
 
 def _text(words: str) -> types.CallToolResult:
@@ -277,4 +318,4 @@ def _serving(app: ASGIApp, state: McpServer) -> Iterator[str]:
         assert not thread.is_alive(), "the MCP server does not stop"
 
 
-__all__ = ["LONG_TEXT", "PNG", "McpServer", "mcp_server"]
+__all__ = ["LONG_TEXT", "PNG", "McpServer", "form", "mcp_server", "visit"]

@@ -37,6 +37,7 @@ from responses.requests.tool_offer import ToolOffer
 from responses.tools.approvals import DecidedApproval
 from tools.mcp import results
 from tools.mcp.catalogue import AvailableTool, ToolCatalogue
+from tools.mcp.questions import McpQuestions
 from tools.mcp.servers import ListedTool, RemoteServer
 from tools.mcp.sessions import JsonRpcCode, McpSessions, ServerFailed
 
@@ -45,6 +46,7 @@ KIND = "mcp"
 _PASSED_ON = (McpServerUnauthorized.status, McpServerForbidden.status)
 _CHANGED = "The call was not made: the tool has changed since it was approved. Request approval again."
 _GONE = "The call was not made: the server no longer offers this tool."
+_CANNOT_WAIT = "Only background responses with 'background_options.wait_for_approval' can wait for a person's answer."
 
 
 class McpTools(HostedTool):
@@ -221,6 +223,8 @@ class McpTools(HostedTool):
             known = await self._known_tool(call)
             arguments = parse_object(call.arguments) or {}
             result = await self._sessions.call(known.server, known.tool.name, arguments, effect_id=call.effect_id)
+            if isinstance(result, McpQuestions):
+                raise _unanswerable(result)
         except ServerFailed as failure:
             return results.from_failure(failure)
         return results.from_result(result, known.server)
@@ -263,3 +267,9 @@ def _listing_error(server: RemoteServer, failed: ServerFailed) -> str:
     if failed.status not in _PASSED_ON:
         cause = f"Http status code: 424 (Failed Dependency). {cause}"
     return results.truncate(f"Error retrieving tool list from MCP server: '{server.label}'. {cause}")
+
+
+def _unanswerable(questions: McpQuestions) -> ServerFailed:
+    """Return the failure of a call that asked questions although its run cannot wait for the answers."""
+    asked = "\n".join(question.message for question in questions.open.values())
+    return ServerFailed.protocol(f"The tool asked for input: {asked}\n{_CANNOT_WAIT}", JsonRpcCode.SERVER_ERROR)

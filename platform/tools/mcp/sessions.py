@@ -7,7 +7,7 @@ task.
 import asyncio
 import importlib
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
@@ -22,13 +22,22 @@ from core.errors import ApiError
 from core.json.storable_json import without_nul
 from core.redaction import redact_unknown
 from engine.spans import Activity, span
+from tools.mcp.questions import McpQuestions, UnusableRequest, questions_of
 from tools.mcp.servers import EFFECT_ID, HONOURS_EFFECT_ID, ListedTool, RemoteServer
 from tools.mcp.transport import MAX_MESSAGE_BYTES, TransportFailure, http_client, transport_failure
 
 if TYPE_CHECKING:
     from mcp import Client
+    from mcp.client import ClientRequestContext
     from mcp.client._transport import Transport
-    from mcp_types import CallToolResult, InputRequiredResult, RequestParamsMeta
+    from mcp_types import (
+        CallToolResult,
+        ElicitRequestParams,
+        ErrorData,
+        InputRequiredResult,
+        InputResponses,
+        RequestParamsMeta,
+    )
 
 MAX_TOOLS = 1000
 # The tool list is part of the response, its events and every upstream request.
@@ -46,6 +55,9 @@ _CAUSE_SECONDS = 0.2
 # The response is complete by then, so its client must not wait for a server that does not close the session.
 _CLOSE_SECONDS = 1.0
 _TOO_LARGE = "SSE stream failed"
+# A server may return only a state instead of a result, to be called again with it.
+_MAX_REPETITIONS = 10
+_REPETITION_SECONDS = 0.1
 _Answer = TypeVar("_Answer")
 
 
@@ -121,11 +133,12 @@ class ServerFailed(Exception):
 
 
 class McpSessions:
-    """Sessions of one run, by server label."""
+    """Sessions of one run, by server label. Servers are told whether they may ask questions (`answers_questions`)."""
 
     def __init__(self, egress: Egress, timeouts: Timeouts | None = None) -> None:
         self._egress = egress
         self.timeouts = timeouts or Timeouts()
+        self.answers_questions = False
         self._open: dict[str, _McpSession] = {}
         # Not used for new calls, but calls may still be running in them.
         self._retired: list[_McpSession] = []
@@ -154,21 +167,47 @@ class McpSessions:
                 raise ServerFailed.unusable(f"The server lists more than {MAX_TOOLS} tools.")
 
     async def call(
-        self, server: RemoteServer, name: str, arguments: dict[str, Any], *, effect_id: str = ""
-    ) -> "CallToolResult":
-        """Call a tool once. Raises ServerFailed."""
+        self,
+        server: RemoteServer,
+        name: str,
+        arguments: dict[str, Any],
+        *,
+        effect_id: str = "",
+        answered: McpQuestions | None = None,
+    ) -> "CallToolResult | McpQuestions":
+        """Call a tool once, and return its result or its questions. Raises ServerFailed.
+
+        `answered` are the questions of the call before, with the answers to all of them.
+        """
         async with _within(self.timeouts.call):
-            session = await self._session(server)
-            try:
-                return await session.call(name, arguments, effect_id)
-            except ServerFailed as failure:
-                # After a transport error the session may be broken; the next call opens a new one.
-                if failure.kind == "http_error":
-                    self._retire(server, session)
-                if not failure.is_session_gone:
-                    raise
-            # A server that does not know the session has not read the call, so it is safe to send it again.
-            return await (await self._session(server)).call(name, arguments, effect_id)
+            for number in range(_MAX_REPETITIONS):
+                result = await self._call_once(server, name, arguments, effect_id, answered)
+                if not isinstance(result, McpQuestions) or result.open:
+                    return result
+                # The server wants to be called again with a state, for example because it has moved the call.
+                answered = result
+                await asyncio.sleep(number * _REPETITION_SECONDS)
+            raise ServerFailed.protocol("The server did not finish the call.", JsonRpcCode.SERVER_ERROR)
+
+    async def _call_once(
+        self,
+        server: RemoteServer,
+        name: str,
+        arguments: dict[str, Any],
+        effect_id: str,
+        answered: McpQuestions | None,
+    ) -> "CallToolResult | McpQuestions":
+        session = await self._session(server)
+        try:
+            return await session.call(name, arguments, effect_id, answered)
+        except ServerFailed as failure:
+            # After a transport error the session may be broken; the next call opens a new one.
+            if failure.kind == "http_error":
+                self._retire(server, session)
+            if not failure.is_session_gone:
+                raise
+        # A server that does not know the session has not read the call, so it is safe to send it again.
+        return await (await self._session(server)).call(name, arguments, effect_id, answered)
 
     async def close(self) -> None:
         """Close all sessions; never raises."""
@@ -184,7 +223,9 @@ class McpSessions:
             if session is not None and not session.is_over:
                 return session
             egress = self._egress.trusting(server.url) if server.vouched else self._egress
-            session = self._open[server.label] = _McpSession(server, egress, self.timeouts.call + 5)
+            session = self._open[server.label] = _McpSession(
+                server, egress, self.timeouts.call + 5, answers_questions=self.answers_questions
+            )
             try:
                 with _span(Activity.CONNECT, server):
                     await session.open()
@@ -201,10 +242,11 @@ class McpSessions:
 class _McpSession:
     """One session and the task that keeps it open."""
 
-    def __init__(self, server: RemoteServer, egress: Egress, read_seconds: float) -> None:
+    def __init__(self, server: RemoteServer, egress: Egress, read_seconds: float, *, answers_questions: bool) -> None:
         self._server = server
         self._egress = egress
         self._read_seconds = read_seconds
+        self._answers_questions = answers_questions
         self._client: Client | None = None
         self._is_legacy = False
         self._ready = asyncio.Event()
@@ -247,18 +289,27 @@ class _McpSession:
                 shown["annotations"] = {**shown.get("annotations", {}), HONOURS_EFFECT_ID: True}
         return [ListedTool.parse(without_nul(shown)) for shown in tools], result.next_cursor
 
-    async def call(self, name: str, arguments: dict[str, Any], effect_id: str) -> "CallToolResult":
+    async def call(
+        self, name: str, arguments: dict[str, Any], effect_id: str, answered: McpQuestions | None
+    ) -> "CallToolResult | McpQuestions":
         from mcp_types import (
             HEADER_MISMATCH,
             CallToolRequest,
             CallToolRequestParams,
+            ElicitResult,
             InputRequiredResult,
         )
 
         # The result is not validated against the tool's output schema: a model reads it in any case.
         # Keys that are not in the SDK's type.
         meta = cast("RequestParamsMeta", {EFFECT_ID: effect_id}) if effect_id else None
-        request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments, meta=meta))
+        params = CallToolRequestParams(name=name, arguments=arguments, meta=meta)
+        if answered is not None:
+            answers: InputResponses = {
+                key: ElicitResult.model_validate(answer) for key, answer in answered.answers.items()
+            }
+            params.input_responses, params.request_state = answers or None, answered.state
+        request = CallToolRequest(params=params)
         either, session = _either(), self._opened.session
         try:
             result = await self._ask(session.send_request(request, either))
@@ -268,10 +319,13 @@ class _McpSession:
             # Some servers want arguments repeated in headers. The SDK knows which ones only after listing the tools.
             await self._ask(self._opened.list_tools())
             result = await self._ask(session.send_request(request, either))
-        if isinstance(result, InputRequiredResult):
-            message = "The tool asked for user input during the call, which is not supported."
-            raise ServerFailed.protocol(message, JsonRpcCode.SERVER_ERROR)
-        return result
+        if not isinstance(result, InputRequiredResult):
+            return result
+        try:
+            return questions_of(result, self._server)
+        except UnusableRequest as unusable:
+            message = f"The server did not finish the call: {unusable}."
+            raise ServerFailed.protocol(message, JsonRpcCode.SERVER_ERROR) from unusable
 
     async def close(self) -> None:
         """End the session in its own task."""
@@ -304,7 +358,21 @@ class _McpSession:
     async def _hold(self, transport: Any) -> None:
         from mcp import Client
 
-        async with transport() as (wire, mode), Client(wire, mode=mode, cache=None) as client:
+        async with AsyncExitStack() as stack:
+            wire, mode = await stack.enter_async_context(transport())
+            client = await stack.enter_async_context(Client(wire, mode=mode, cache=None))
+            if self._answers_questions and (discovered := client.session.discover_result) is not None:
+                # Only servers that return their questions as results may ask. Older ones would wait for the answer
+                # during the call. Which kind it is was not known when the first client had to announce that.
+                wire, _ = await stack.enter_async_context(transport())
+                asked = Client(
+                    wire,
+                    mode=client.protocol_version,
+                    prior_discover=discovered,
+                    elicitation_callback=_refuse_to_wait,
+                    cache=None,
+                )
+                client = await stack.enter_async_context(asked)
             self._client = client
             self._ready.set()
             await self._closing.wait()
@@ -369,6 +437,13 @@ class _McpSession:
             return asked.result()
         broken = holder.exception() if holder and not holder.cancelled() else None
         raise broken or ConnectionError
+
+
+async def _refuse_to_wait(context: "ClientRequestContext", params: "ElicitRequestParams") -> "ErrorData":
+    """Refuse a question that is not the result of a call. Such questions do not exist in the protocol's revision."""
+    from mcp_types import INVALID_REQUEST, ErrorData
+
+    return ErrorData(code=INVALID_REQUEST, message="Questions must be returned as the result of a call.")
 
 
 @cache
