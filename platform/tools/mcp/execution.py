@@ -22,6 +22,7 @@ from engine.calls.item_events import after_result, before_result
 from engine.calls.outcomes import (
     CallDecision,
     Execute,
+    InputRequired,
     Refuse,
     RequireApproval,
     ToolLimits,
@@ -32,7 +33,7 @@ from engine.calls.toolbox import HostedTool
 from engine.events.types import Body, OutputItemAdded, OutputItemDone
 from engine.state import OutputItem, RunContext, RunState
 from engine.steps import CallRecord, Emitted, ToolsPrepared
-from engine.turn import Call, FunctionTool
+from engine.turn import Call, FunctionTool, ToolInput
 from responses.requests.tool_offer import ToolOffer
 from responses.tools.approvals import DecidedApproval
 from tools.mcp import results
@@ -46,7 +47,7 @@ KIND = "mcp"
 _PASSED_ON = (McpServerUnauthorized.status, McpServerForbidden.status)
 _CHANGED = "The call was not made: the tool has changed since it was approved. Request approval again."
 _GONE = "The call was not made: the server no longer offers this tool."
-_CANNOT_WAIT = "Only background responses with 'background_options.wait_for_approval' can wait for a person's answer."
+_CANNOT_WAIT = "Only a background response can wait for a person's answer."
 
 
 class McpTools(HostedTool):
@@ -83,6 +84,7 @@ class McpTools(HostedTool):
     async def prepare(self, context: RunContext, state: RunState) -> AsyncGenerator[Emitted | ToolsPrepared, None]:
         """List the tools that are not known yet, and return the approved calls."""
         self._state, self._choice = state, context.parameters.get("tool_choice")
+        self._sessions.answers_questions = context.call_wait_seconds is not None
         self._catalogue.restore([*context.items, *state.context_items()])
         missing = self._catalogue.unlisted()
         # All servers are asked at the same time, but reported in the order of the tools.
@@ -218,16 +220,28 @@ class McpTools(HostedTool):
         return {**body, "server_label": label, "name": name}
 
     @override
-    async def call(self, call: Call) -> ToolResult:
+    async def call(self, call: Call) -> ToolResult | InputRequired:
+        answered = _answered(call.input)
+        if answered is not None and answered.open:
+            # The server gets all answers at once.
+            return InputRequired(answered.stored())
         try:
             known = await self._known_tool(call)
             arguments = parse_object(call.arguments) or {}
-            result = await self._sessions.call(known.server, known.tool.name, arguments, effect_id=call.effect_id)
+            result = await self._sessions.call(
+                known.server, known.tool.name, arguments, effect_id=call.effect_id, answered=answered
+            )
             if isinstance(result, McpQuestions):
-                raise _unanswerable(result)
+                return self._asked(result)
         except ServerFailed as failure:
             return results.from_failure(failure)
         return results.from_result(result, known.server)
+
+    def _asked(self, questions: McpQuestions) -> InputRequired:
+        if self._sessions.answers_questions:
+            return InputRequired(questions.stored())
+        asked = "\n".join(question.message for question in questions.open.values())
+        raise ServerFailed.protocol(f"The tool asked for input: {asked}\n{_CANNOT_WAIT}", JsonRpcCode.SERVER_ERROR)
 
     async def _known_tool(self, call: Call) -> AvailableTool:
         approved = self._approved.get(call.call_id)
@@ -269,7 +283,6 @@ def _listing_error(server: RemoteServer, failed: ServerFailed) -> str:
     return results.truncate(f"Error retrieving tool list from MCP server: '{server.label}'. {cause}")
 
 
-def _unanswerable(questions: McpQuestions) -> ServerFailed:
-    """Return the failure of a call that asked questions although its run cannot wait for the answers."""
-    asked = "\n".join(question.message for question in questions.open.values())
-    return ServerFailed.protocol(f"The tool asked for input: {asked}\n{_CANNOT_WAIT}", JsonRpcCode.SERVER_ERROR)
+def _answered(given: ToolInput | None) -> McpQuestions | None:
+    """Return the questions of the call before, with the answer to the last one; None if there were no questions."""
+    return None if given is None else McpQuestions.restored(given.question).answered(given.answer)

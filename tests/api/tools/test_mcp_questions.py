@@ -13,7 +13,7 @@ def test_a_question_fails_the_call_of_a_foreground_response(reaching: Api, scrip
     (call,) = of(response, "mcp_call")
     message = (
         "The tool asked for input: Which color?\n"
-        "Only background responses with 'background_options.wait_for_approval' can wait for a person's answer."
+        "Only a background response can wait for a person's answer."
     )
     error = {"type": "mcp_protocol_error", "code": -32000, "message": message}
     assert (response["status"], call["status"], call["error"]) == ("completed", "failed", error)
