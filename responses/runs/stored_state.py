@@ -94,27 +94,28 @@ def _insertions(rows: Iterable[ToolCall]) -> list[ContextInsertion]:
 def _pending_calls(response: Response, calls: Sequence[ToolCall]) -> list[PendingCall]:
     """Return the calls of hosted tools that have no final item, with the decisions about them."""
     pending = [row for row in calls if row.status in _PENDING]
-    decisions: dict[tuple[int | None, str], Decision] = {}
+    decisions: dict[tuple[int | None, str], list[Decision]] = {}
     if any(row.status != "pending" for row in pending):
         asked = Decision.objects.filter(response=response).exclude(kind=DecisionKind.APPROVAL)
-        # The last decision about each call.
-        decisions = {(decision.turn, decision.call_id): decision for decision in asked.order_by("attempt")}
-    return [_pending_call(row, decisions.get((row.turn, row.call_id))) for row in pending]
+        for decision in asked.order_by("attempt"):
+            decisions.setdefault((decision.turn, decision.call_id), []).append(decision)
+    return [_pending_call(row, decisions.get((row.turn, row.call_id), ())) for row in pending]
 
 
-def _pending_call(row: ToolCall, last: Decision | None) -> PendingCall:
+def _pending_call(row: ToolCall, asked: Sequence[Decision]) -> PendingCall:
+    """Return the call of a row. `asked` are the decisions about it, in order."""
     known, call, decision = row.if_ended or {}, call_of(row), None
-    if last is not None:
+    for entry in asked:
         decision = PendingDecision(
-            id=last.pk,
-            kind=WaitKind(last.kind),
-            expires_at=last.expires_at,
-            question=last.question,
-            answer=last.answer if last.state == DecisionState.ANSWERED else None,
+            id=entry.pk,
+            kind=WaitKind(entry.kind),
+            expires_at=entry.expires_at,
+            question=entry.question,
+            answer=entry.answer if entry.state == DecisionState.ANSWERED else None,
         )
-        if last.attempt < row.attempt:
-            # The call was sent again with the answer.
-            call, decision = replace(call, input=decision.input), None
+        if entry.attempt < row.attempt:
+            # The call was sent again with the answer. It keeps it if it is repeated after an unknown outcome.
+            call, decision = replace(call, input=decision.input or call.input), None
     return PendingCall(
         call=call,
         turn=row.turn,

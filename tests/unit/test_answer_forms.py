@@ -75,6 +75,7 @@ def test_fields_have_the_titles_limits_and_options_of_their_schemas() -> None:
         ({"type": "string", "format": "date-time"}, "2026-07-28T25:30:00Z", _TIME),
         ({"type": "integer"}, 1.5, "The value must be an integer."),
         ({"type": "integer"}, True, "The value must be an integer."),
+        ({"type": "integer"}, 2**63, "The value is too large."),
         ({"type": "number", "maximum": 1.5}, 2, "The value must be at most 1.5."),
         ({"type": "boolean"}, "yes", "The value must be true or false."),
         ({"type": "string", "enum": ["a"]}, "b", "The value must be one of the options."),

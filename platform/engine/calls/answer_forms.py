@@ -91,9 +91,11 @@ class AnswerField:
         match self.kind, value:
             case "boolean", bool():
                 return None
-            case "integer", int() if not isinstance(value, bool):
-                return self._out_of_range(value, "The value")
-            case "number", int() | float() if not isinstance(value, bool):
+            case "integer" | "number", int() if not isinstance(value, bool):
+                return self._out_of_range(value, "The value") or (
+                    None if _is_storable(value) else "The value is too large."
+                )
+            case "number", float():
                 return self._out_of_range(value, "The value")
             case "text", str():
                 return self._text_defect(value)
@@ -226,6 +228,11 @@ def _options(schema: Mapping[str, Any]) -> Sequence[Option]:
     if all(isinstance(value, str) and isinstance(title, str) for value, title in pairs):
         return [Option(value=value, title=title) for value, title in pairs]
     return ()
+
+
+def _is_storable(number: int) -> bool:
+    # JSON with larger integers can be neither written here nor read by many servers.
+    return abs(number) < 2**63
 
 
 def _text(value: Any) -> str:
