@@ -27,6 +27,13 @@ class ApprovalView(ApiView, path="responses/<resp:response_id>/approvals/<str:ap
             principal=request.principal,
             response_id=response_id,
             decision_id=approval_request_id,
-            answer=Answer(approve=body.approve, outcome=outcome, result=body.result, reason=body.reason or ""),
+            answer=Answer(
+                approve=body.approve,
+                outcome=outcome,
+                result=body.result,
+                action=body.action,
+                content=body.content,
+                reason=body.reason or "",
+            ),
             request=info_of(request.asgi),
         )

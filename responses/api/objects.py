@@ -33,13 +33,23 @@ class Usage(TypedDict):
     total_tokens: int
 
 
+class ToolQuestion(TypedDict):
+    """A question of a tool, as in MCP: a form with the schema of its values, or the URL of a page to visit."""
+
+    mode: Annotated[str, one_of("form", "url")]
+    message: str
+    requested_schema: NotRequired[dict[str, Any]]
+    url: NotRequired[str]
+
+
 class PendingDecision(TypedDict):
-    """A decision of a person for which a response waits."""
+    """A decision of a person for which a response waits. A decision of the kind `question` has the question."""
 
     id: str
     kind: Annotated[str, one_of(*DecisionKind.values)]
     item_id: str
     expires_at: int | None
+    question: NotRequired[ToolQuestion]
 
 
 class Response(TypedDict):

@@ -18,6 +18,7 @@ from core.clock import unix
 from core.errors import ContextTooLong, NotFound
 from core.http.pagination import Page, PageRequest, keyset
 from engine.calls.call_items import opened
+from engine.calls.questions import Question
 from engine.events.response_body import Ending, response_body
 from engine.events.types import Body
 from engine.turn import Usage
@@ -146,6 +147,7 @@ def _pending_decisions(responses: Sequence[Response]) -> dict[str, list[Body]]:
                 "kind": row.kind,
                 "item_id": opened[0]["id"],
                 "expires_at": None if row.expires_at is None else unix(row.expires_at),
+                **({} if row.question is None else {"question": Question.restored(row.question).shown()}),
             }
         )
     return found

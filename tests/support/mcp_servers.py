@@ -59,7 +59,7 @@ class McpServer:
     """A running server. `calls` are the called tools with their arguments, in order, `metas` the `_meta` of the calls.
 
     The tool `order` asks the `questions`, one element after the other, before it returns all answers and is done.
-    `states` are the states that its callers have sent back.
+    `states` are the states that its callers have sent back. With `delivers_late`, it is done when the test says so.
 
     Requests without the token whose method or path is in `protected` get the status `refusal`. `replaced` maps bytes of
     answers to others of the same length.
@@ -80,6 +80,7 @@ class McpServer:
     here: int = 0
     replaced: dict[bytes, bytes] = field(default_factory=dict)
     questions: list[dict[str, types.InputRequest]] = field(default_factory=list)
+    delivers_late: bool = False
     states: list[str | None] = field(default_factory=list)
     capabilities: list[types.ClientCapabilities | None] = field(default_factory=list)
     kill: Callable[[], None] = lambda: None
@@ -149,7 +150,7 @@ class McpServer:
             case "echo":
                 return _text(arguments["text"])
             case "order":
-                return self._order(params)
+                return await self._order(params)
             case "refuse":
                 raise MCPError(code=-32602, message="These arguments are wrong.")
             case "die":
@@ -160,7 +161,7 @@ class McpServer:
                 return types.CallToolResult(content=[image, *_text(LONG_TEXT).content])
         return _text(f"{params.name} is done")
 
-    def _order(self, params: types.CallToolRequestParams) -> types.CallToolResult | types.InputRequiredResult:
+    async def _order(self, params: types.CallToolRequestParams) -> types.CallToolResult | types.InputRequiredResult:
         self.states.append(params.request_state)
         # The server keeps nothing between the calls: the state contains the answers to earlier questions.
         known = json.loads(params.request_state) if params.request_state else []
@@ -170,6 +171,8 @@ class McpServer:
         if len(known) < len(self.questions):
             state = json.dumps(known) if known else ""
             return types.InputRequiredResult(input_requests=self.questions[len(known)] or None, request_state=state)
+        if self.delivers_late:
+            await asyncio.to_thread(self.opened.wait, _SECONDS)
         return _text(json.dumps(known))
 
     async def _meet(self) -> None:

@@ -23,6 +23,12 @@ class Question:
         name = (parts.hostname or "").encode("idna").decode()
         return f"{name}:{parts.port}" if parts.port else name
 
+    def shown(self) -> dict[str, Any]:
+        """Return the question as in the API."""
+        if self.url:
+            return {"mode": "url", "message": self.message, "url": self.url}
+        return {"mode": "form", "message": self.message, "requested_schema": {**self.schema}}
+
     def stored(self) -> dict[str, Any]:
         """Return the question as JSON. The schema is text, because the database does not keep the order of fields."""
         return {"message": self.message, "schema": orjson.dumps({**self.schema}).decode(), "url": self.url}

@@ -1,6 +1,8 @@
 """Make a decision for which a run waits. The last open decision of a run lets the workers continue the run."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from django.db import transaction
 
@@ -14,6 +16,8 @@ from core.errors import (
     NotFound,
     UnsupportedParameter,
 )
+from engine.calls.answer_forms import Action, InvalidAnswer, check_answer
+from engine.calls.questions import Question
 from engine.calls.waits import Outcome
 from engine.events.types import Body
 from responses.lifecycle import queue
@@ -32,18 +36,21 @@ class Answer:
     """A person's decision about a call.
 
     An approval needs `approve`. A call with an unknown outcome needs the `outcome`, and may have a `result` if the
-    outcome is "done". The model reads the result, and the reason of a denial or of a call that was not done.
+    outcome is "done". The model reads the result, and the reason of a denial or of a call that was not done. A question
+    of a tool needs an `action`, and has `content` if the action is "accept" and the question has a form.
     """
 
     approve: bool | None = None
     outcome: Outcome | None = None
     result: str | None = None
+    action: Action | None = None
+    content: Mapping[str, Any] | None = None
     reason: str = ""
 
     def check(self, kind: str) -> None:
         """Raise `BadRequest` (400) if the answer does not suit this kind of decision."""
         needed, allowed = _FIELDS[kind]
-        for name in ("approve", "outcome", "result"):
+        for name in ("approve", "outcome", "result", "action", "content"):
             if name not in allowed and getattr(self, name) is not None:
                 raise UnsupportedParameter(f"A decision of the kind '{kind}' has no '{name}'.", param=name)
         if getattr(self, needed) is None:
@@ -58,8 +65,22 @@ class Answer:
             return DecisionState.ANSWERED
         return DecisionState.GRANTED if self.approve else DecisionState.DENIED
 
-    def stored(self) -> dict[str, str] | None:
-        """Return the answer as JSON for the run; None for an approval."""
+    @property
+    def word(self) -> str:
+        """The decision in one word, for webhooks."""
+        return self.action or (self.outcome or self.state).value
+
+    def stored(self, question: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """Return the answer as JSON for the run; None for an approval. Raises `BadRequest` (400).
+
+        `question` is the stored question of a tool, which the answer must match.
+        """
+        if self.action is not None and question is not None:
+            try:
+                return check_answer(Question.restored(question), self.action, self.content)
+            except InvalidAnswer as invalid:
+                param = "content" if invalid.field is None else f"content.{invalid.field}"
+                raise InvalidValue(invalid.message, param=param) from invalid
         if self.outcome is None:
             return None
         given = {"outcome": self.outcome.value, "result": self.result or "", "reason": self.reason}
@@ -70,6 +91,7 @@ class Answer:
 _FIELDS = {
     DecisionKind.APPROVAL.value: ("approve", {"approve"}),
     DecisionKind.UNKNOWN_OUTCOME.value: ("outcome", {"outcome", "result"}),
+    DecisionKind.QUESTION.value: ("action", {"action", "content"}),
 }
 
 
@@ -121,12 +143,14 @@ def decide(
         _check_open(row, has_ended=found != [None])
         at, state, reason = shared_now(), answer.state, answer.reason
         Decision.objects.filter(pk=row.pk).update(
-            state=state, answered_at=at, decided_by=actor, reason=reason, answer=answer.stored()
+            state=state, answered_at=at, decided_by=actor, reason=reason, answer=answer.stored(row.question)
         )
         if answer.approve is not None:
             asked = ToolCall.objects.filter(response_id=response_id, call_id=row.call_id, status="asked")
             asked.update(status="approved" if answer.approve else "denied", ended_at=now())
         outcome = {} if answer.outcome is None else {"outcome": answer.outcome.value}
+        # The content of an answer is not in the audit log, as that of calls is not.
+        outcome |= {} if answer.action is None else {"action": answer.action}
         audit(
             team_id=team_id,
             actor=actor,
@@ -135,7 +159,7 @@ def decide(
             after={"tool": subject_of(row).tool, "response": response_id, **outcome, "reason": reason},
             request_id=request.request_id,
         )
-        notices.announce_decision(row, outcome.get("outcome", state.value))
+        notices.announce_decision(row, answer.word)
         if answer.outcome in {Outcome.DONE, Outcome.NOT_DONE}:
             waits.end_wait_of_call(row, at=at)
         if not Decision.objects.filter(IS_AWAITED, response_id=response_id).exists():

@@ -1,6 +1,7 @@
 """Expire decisions that nobody has made in time. The runs that wait for them fail."""
 
 import logging
+from collections.abc import Set as AbstractSet
 
 from core.clock import shared_now
 from core.errors import ApprovalExpired, Failure, ServerError
@@ -23,6 +24,7 @@ _UNKNOWN = Failure.of(
         "contains the call."
     )
 )
+_UNANSWERED = Failure.of(ApprovalExpired("Nobody has answered the question of a tool in time."))
 
 
 def expire_decisions() -> int:
@@ -66,8 +68,15 @@ def _expire(response_id: str, team_id: str) -> bool:
         return cancel.end_run(
             team_id,
             response_id,
-            failed(_UNKNOWN if all(row.kind == DecisionKind.UNKNOWN_OUTCOME for row in rows) else EXPIRED),
+            failed(_failure({row.kind for row in rows})),
             actor=ACTOR,
             action="response.failed",
             request=RequestInfo(request_id=""),
         )
+
+
+def _failure(kinds: AbstractSet[str]) -> Failure:
+    """Return the failure of a response whose decisions of these kinds have expired."""
+    if kinds == {DecisionKind.UNKNOWN_OUTCOME}:
+        return _UNKNOWN
+    return EXPIRED if DecisionKind.APPROVAL in kinds else _UNANSWERED
