@@ -57,6 +57,11 @@ def form_of(row: Decision, subject: Subject) -> list[Argument]:
     return list(_members(arguments, schema, root=schema, depth=0))
 
 
+def values_of(values: Mapping[str, Any], schema: Schema) -> list[Argument]:
+    """Return values that a schema describes, without secrets."""
+    return list(_members(redacted(values), schema, root=schema, depth=0))
+
+
 def _schema_of(row: Decision, subject: Subject) -> Schema:
     """Return the input schema of the tool as its server has listed it; empty if the list is not stored."""
     response = row.response

@@ -16,10 +16,12 @@ from core.clock import now, shared_now
 from core.errors import ApiError
 from core.origin import origin
 from engine.calls.effects import effect_id
+from engine.calls.questions import Question
 from engine.calls.waits import Outcome
 from responses.admin import cells
-from responses.admin.approvals.arguments import form_of
+from responses.admin.approvals.arguments import Argument, form_of, values_of
 from responses.admin.approvals.inbox import VIEWS, InboxQuery, InboxRow, read_page
+from responses.admin.approvals.questions import AnswerForm
 from responses.lifecycle.decisions.decide import Answer, decide
 from responses.models import Decision, DecisionKind, DecisionState
 from responses.runs.decisions import listing
@@ -44,12 +46,16 @@ _TITLES = {
     DecisionKind.QUESTION.value: "Question of a tool",
 }
 _ANSWERS = {Outcome.DONE: "Done", Outcome.NOT_DONE: "Not done", Outcome.REPEAT: "Repeated"}
+_ACTIONS = {"accept": "Answered", "decline": "Declined", "cancel": "Cancelled"}
 _CONFIRMATIONS = {
     DecisionState.GRANTED: "The call was approved.",
     DecisionState.DENIED: "The call was denied.",
     Outcome.DONE: "The response continues with the result.",
     Outcome.NOT_DONE: "The response continues without the effect of the call.",
     Outcome.REPEAT: "The call is repeated.",
+    "accept": "The answer is sent to the tool.",
+    "decline": "The tool is told that the question was declined.",
+    "cancel": "The tool is told that the question was cancelled.",
 }
 _MAX_REASON, _MAX_RESULT = 10_000, 100_000
 
@@ -163,9 +169,11 @@ def approval(request: HttpRequest, viewer: Viewer, decision_id: str) -> HttpResp
         is_readable = read_allowed(viewer, row)
         arguments = form_of(row, subject) if is_readable else []
     may_decide = viewer.may(DECIDERS, row)
-    form = _FORMS[row.kind](request.POST or None)
+    question = Question.restored(row.question) if row.question is not None else None
+    form = _FORMS[row.kind](request.POST or None) if question is None else AnswerForm(question, request.POST or None)
     if request.method == "POST":
-        if not may_decide:
+        # A question can be declined by a person who must not read it, but not answered.
+        if not may_decide or (isinstance(form, AnswerForm) and form.accepts and not is_readable):
             raise PermissionDenied
         if form.is_valid():
             return _decide(request, viewer, row, form.answer())
@@ -180,6 +188,8 @@ def approval(request: HttpRequest, viewer: Viewer, decision_id: str) -> HttpResp
         subject=subject,
         arguments=arguments,
         answer=(row.answer or {}) if is_readable else {},
+        question=question,
+        given=_given(row, question) if is_readable else [],
         effect_id=effect_id(row.response_id, row.turn or 0, row.call_id),
         hidden_team="" if is_readable else row.team_id,
         response_url=cells.url(row.response_id),
@@ -195,8 +205,16 @@ def approval(request: HttpRequest, viewer: Viewer, decision_id: str) -> HttpResp
     )
 
 
+def _given(row: Decision, question: Question | None) -> list[Argument]:
+    """Return the values of the answer to a question."""
+    content = (row.answer or {}).get("content")
+    return values_of(content, question.schema) if content and question is not None else []
+
+
 def _label(row: Decision) -> str:
     """Return the state of a decision in one or two words."""
+    if row.state == DecisionState.ANSWERED and row.kind == DecisionKind.QUESTION:
+        return _ACTIONS[(row.answer or {})["action"]]
     if row.state == DecisionState.ANSWERED and row.kind == DecisionKind.UNKNOWN_OUTCOME:
         return _ANSWERS[Outcome((row.answer or {})["outcome"])]
     return _OUTCOMES.get(row.state, row.get_state_display())
@@ -227,6 +245,6 @@ def _decide(request: HttpRequest, viewer: Viewer, row: Decision, answer: Answer)
         # Somebody else was faster, or it is too late: the page shows the outcome.
         messages.error(request, error.message)
         return HttpResponseRedirect(reverse("console:approval", args=[row.pk]))
-    messages.success(request, _CONFIRMATIONS[answer.outcome or answer.state])
+    messages.success(request, _CONFIRMATIONS[answer.action or answer.outcome or answer.state])
     is_from_response = request.GET.get("from") == "response"
     return HttpResponseRedirect(cells.url(row.response_id) if is_from_response else reverse("console:approvals"))
