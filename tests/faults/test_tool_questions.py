@@ -176,6 +176,7 @@ def test_a_tool_is_told_that_its_question_was_declined(
 ) -> None:
     make_worker()
     served.ask({"color": form("Which color?", required=("color",), color=COLOR)})
+    served.checks_capabilities = True
     response_id = order(reaching, script, served)
     script.say("Ordered.")
     ok(reaching.post(path_of(response_id, asked(reaching, response_id)), {"action": "decline"}))

@@ -60,6 +60,7 @@ class McpServer:
 
     The tool `order` asks the `questions`, one element after the other, before it returns all answers and is done.
     `states` are the states that its callers have sent back. With `delivers_late`, it is done when the test says so.
+    With `checks_capabilities`, it asks only clients that have announced that they answer questions.
 
     Requests without the token whose method or path is in `protected` get the status `refusal`. `replaced` maps bytes of
     answers to others of the same length.
@@ -81,6 +82,7 @@ class McpServer:
     replaced: dict[bytes, bytes] = field(default_factory=dict)
     questions: list[dict[str, types.InputRequest]] = field(default_factory=list)
     delivers_late: bool = False
+    checks_capabilities: bool = False
     states: list[str | None] = field(default_factory=list)
     capabilities: list[types.ClientCapabilities | None] = field(default_factory=list)
     kill: Callable[[], None] = lambda: None
@@ -162,6 +164,9 @@ class McpServer:
         return _text(f"{params.name} is done")
 
     async def _order(self, params: types.CallToolRequestParams) -> types.CallToolResult | types.InputRequiredResult:
+        announced = self.capabilities[-1]
+        if self.checks_capabilities and (announced is None or announced.elicitation is None):
+            raise MCPError(code=types.MISSING_REQUIRED_CLIENT_CAPABILITY, message="The client answers no questions.")
         self.states.append(params.request_state)
         # The server keeps nothing between the calls: the state contains the answers to earlier questions.
         known = json.loads(params.request_state) if params.request_state else []

@@ -234,6 +234,9 @@ class McpTools(HostedTool):
             if isinstance(result, McpQuestions):
                 return self._asked(result)
         except ServerFailed as failure:
+            if failure.code == JsonRpcCode.MISSING_CAPABILITY and not self._sessions.answers_questions:
+                # The tool would have asked a question, but the server saw that nobody answers it.
+                failure = ServerFailed.protocol(f"{failure.message}\n{_CANNOT_WAIT}", failure.code)
             return results.from_failure(failure)
         return results.from_result(result, known.server)
 

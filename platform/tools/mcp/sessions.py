@@ -70,10 +70,11 @@ class Timeouts:
 
 
 class JsonRpcCode(IntEnum):
-    """Error codes of JSON-RPC for failures that the platform finds itself."""
+    """Error codes of JSON-RPC and MCP for failures that the platform finds itself or adds something to."""
 
     PARSE_ERROR = -32700
     INVALID_PARAMS = -32602
+    MISSING_CAPABILITY = -32021
     SERVER_ERROR = -32000
 
 
