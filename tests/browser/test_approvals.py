@@ -16,7 +16,8 @@ from tenants.models import ApiKey
 from tests.admin.rows import add_items
 from tests.browser.accessibility import violations
 from tests.browser.chromium import CHROMIUM, INSTALL
-from tests.browser.visiting import Visit, person, visiting
+from tests.browser.keyboard import press_until_focused
+from tests.browser.visiting import person, visiting
 from tests.support.api import Caller
 from tests.support.decisions import add_decision, stored
 from tests.support.web import WebProcess
@@ -65,16 +66,6 @@ def interrupted(team: Caller) -> Decision:
 
 def page_of(decision: Decision) -> str:
     return f"{INBOX}{decision.pk}/"
-
-
-def press_until_focused(visit: Visit, selector: str) -> None:
-    """Press Tab until an element has the focus."""
-    target = visit.page.locator(selector)
-    for _ in range(150):
-        visit.page.keyboard.press("Tab")
-        if target.evaluate("element => element === document.activeElement"):
-            return
-    pytest.fail(f"Tab does not reach {selector}")
 
 
 @pytest.mark.parametrize("width", WIDTHS)

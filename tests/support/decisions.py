@@ -5,7 +5,8 @@ from typing import Any
 
 from core.clock import now
 from core.ids import new_id
-from responses.models import Decision, Response, Status
+from engine.calls.questions import Question
+from responses.models import Decision, DecisionKind, Response, Status
 from tenants import scope
 from tests.admin.rows import add_call, add_response
 from tests.support.api import Caller
@@ -19,6 +20,12 @@ def add_decision(caller: Caller, *, arguments: str = '{"title":"Dinner"}', **col
     defaults = {"id": new_id("mcpr"), "call_id": "call_1", "request": "d", "definition": "d", "expires_at": until}
     with scope.team(caller.team.pk):
         return Decision.objects.create(team=caller.team, response=response, **{**defaults, **columns})
+
+
+def add_question(caller: Caller, question: Question, **columns: Any) -> Decision:
+    """Create a response of a caller whose call of `note` asks a question."""
+    known = {"id": new_id("dec"), "kind": DecisionKind.QUESTION, "question": question.stored(), "turn": 0, "attempt": 1}
+    return add_decision(caller, **{**known, **columns})
 
 
 def stored(decision: Decision) -> Decision:
