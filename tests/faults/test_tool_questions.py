@@ -240,7 +240,7 @@ def test_an_approved_call_may_ask_a_question(
     eventually(lambda: asked(reaching, response_id)["kind"] == "question")
     ok(reaching.post(path_of(response_id, asked(reaching, response_id)), RED))
     response = ended(reaching, response_id)
-    kinds = ["mcp_list_tools", "mcp_approval_request", "mcp_approval_response", "mcp_call", "message"]
+    kinds = ["mcp_list_tools", "mcp_approval_request", "mcp_call", "message"]
     assert [item["type"] for item in response["output"]] == kinds
     assert answers(response) == [{"color": RED}]
 
