@@ -95,12 +95,16 @@ async def _build(admitted: AdmittedRequest) -> NewResponse:
 def _options(admitted: AdmittedRequest) -> dict[str, Any]:
     """Return the options of a response: the data that a worker needs to resume the run and cannot read elsewhere."""
     resolved, checks, seconds = admitted.resolved, admitted.checks, admitted.tools.decision_seconds
+    background = resolved.prepared.body.background_options
+    # A response that waits for no approvals still waits for decisions about calls that it has made.
+    call_seconds = background.approval_wait_seconds if background is not None and seconds is None else None
     return {
         **resolved.prepared.options,
         **resolved.identity.stored_options(),
         **({HAS_KEY: True} if resolved.request.info.has_key else {}),
         **(checks.stored_options() if checks is not None else {}),
         **({"decision_seconds": seconds} if seconds is not None else {}),
+        **({"call_wait_seconds": call_seconds} if call_seconds is not None else {}),
     }
 
 

@@ -1,6 +1,6 @@
 """Prepare a request: check all of it, and read all data that its run or a token count needs."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -250,6 +250,12 @@ def build_run_context(
     )
 
 
+def _call_wait_seconds(options: Mapping[str, Any]) -> int:
+    """Return the time for which a run waits for decisions about calls that it has made."""
+    given: int | None = options.get("decision_seconds", options.get("call_wait_seconds"))
+    return settings.APPROVAL_WAIT_SECONDS if given is None else given
+
+
 def restore_run_context(response: Response, input_bodies: Sequence[Body]) -> RunContext:
     """Build the constant part of a stored response's run. `input_bodies` are the bodies of its own input items."""
     instructions, preface = split_instructions(response.parameters)
@@ -267,4 +273,4 @@ def restore_run_context(response: Response, input_bodies: Sequence[Body]) -> Run
     # Other runs have a client that waits for the response.
     if not response.background:
         return context
-    return replace(context, call_wait_seconds=response.options.get("decision_seconds", settings.APPROVAL_WAIT_SECONDS))
+    return replace(context, call_wait_seconds=_call_wait_seconds(response.options))

@@ -88,11 +88,13 @@ def rebuild_request(response: Response, *, with_history: bool = True) -> Body:
 
 
 def waiting_options(response: Response) -> Body:
-    """Return the parameters with which a background response waits for approvals; empty if it does not wait."""
-    seconds = response.options.get("decision_seconds")
-    if seconds is None:
-        return {}
-    return {"background_options": {"wait_for_approval": True, "approval_wait_seconds": seconds}}
+    """Return the parameters with which a background response waits for decisions; empty if they are the defaults."""
+    options = response.options
+    if (seconds := options.get("decision_seconds")) is not None:
+        return {"background_options": {"wait_for_approval": True, "approval_wait_seconds": seconds}}
+    if (seconds := options.get("call_wait_seconds")) is not None:
+        return {"background_options": {"approval_wait_seconds": seconds}}
+    return {}
 
 
 def parse_for_worker(body: Body) -> CreateResponse:

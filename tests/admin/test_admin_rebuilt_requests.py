@@ -83,8 +83,12 @@ def test_a_rebuilt_request_starts_with_the_items_of_the_conversation(api: Api, s
     assert [item["content"][0]["text"] for item in body["input"]] == ["Before", "Now"]
 
 
-def test_a_retried_response_waits_for_approvals_like_the_first(api: Api, script: Script, no_worker: None) -> None:
-    options: dict[str, Any] = {"wait_for_approval": True, "approval_wait_seconds": 60}
+@pytest.mark.parametrize(
+    "options", [{"wait_for_approval": True, "approval_wait_seconds": 60}, {"approval_wait_seconds": 60}]
+)
+def test_a_retried_response_waits_for_decisions_like_the_first(
+    api: Api, script: Script, no_worker: None, options: dict[str, Any]
+) -> None:
     tools = [{"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}]
     body = {"model": script.model, "input": "Hi", "tools": tools, "background": True, "background_options": options}
     made = ok(api.post("/responses", body))
