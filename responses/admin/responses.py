@@ -40,7 +40,7 @@ from core.clock import now
 from responses.admin import cells, export
 from responses.admin.outcome_histogram import outcome_histogram
 from responses.admin.response import chain, documents, events, tabs, timeline
-from responses.admin.response.actions import ResponseActions
+from responses.admin.response.actions import ResponseActions, compare_selected
 from responses.admin.response.summary import summary
 from responses.models import HAS_METADATA, RUNNING, UNSUCCESSFUL, Mode, Response, Status, ToolCall, of_request
 from tenants.console.content_access import HIDDEN, audit_read, audit_team_reads, with_readable
@@ -296,7 +296,7 @@ class ResponseAdmin(ChosenColumns, ResponseActions, RowPages):
     list_before_template = "admin/responses/response/above.html"
     search_fields = ["id"]
     search_help_text = "Exact ID: resp_… (also finds responses that continue it) or req_…"
-    actions_detail = ["cancel", "retry", "delete"]
+    actions_detail = ["compare", "cancel", "retry", "delete"]
     # Django's own action is called `delete_selected`.
     selection_actions = {"cancel_selected": "cancel", "retry_selected": "retry", "erase_selected": "delete"}
     row_views = (
@@ -361,7 +361,12 @@ class ResponseAdmin(ChosenColumns, ResponseActions, RowPages):
     @override
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         exports = {"export_selected": (ResponseAdmin.export_selected, "export_selected", "Export as JSONL")}
-        return {**(exports if viewer_of(request).may(export.EXPORTERS) else {}), **super().get_actions(request)}
+        may_export = viewer_of(request).may(export.EXPORTERS)
+        return {
+            "compare_selected": (compare_selected, "compare_selected", "Compare"),
+            **(exports if may_export else {}),
+            **super().get_actions(request),
+        }
 
     # -- the page of a response ----------------------------------------------------------------------------------------
 

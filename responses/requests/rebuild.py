@@ -28,19 +28,28 @@ def rebuild_request(response: Response, *, with_history: bool = True) -> Body:
 
     Raises `BadRequest` if the response was not stored, or its prompt was deleted.
     """
-    if not response.stored:
-        raise BadRequest("The response was not stored, so its request is not available.")
-    parameters, options = response.parameters, response.options
-    sent = set(options.get("sent", ()))
+    parameters = rebuild_parameters(response)
     places = Placement.objects.filter(owner=response.pk, team_id=response.team_id, section=Section.INPUT)
     items = [place.item.body for place in places.select_related("item").order_by("position")]
     if with_history and response.previous_response_id is None:
         items = [*(item.with_id() for item in load_history(response)), *items]
-    compaction: dict[str, Any] = options.get("compaction", {})
-    if compaction.get("at_once"):
+    if response.options.get("compaction", {}).get("at_once"):
         # The trigger is not an item, so it has no placement. It is stored in the options.
         items.append({"type": "compaction_trigger"})
-    body: Body = {"model": response.model, "input": items}
+    return {"model": response.model, "input": items, **parameters}
+
+
+def rebuild_parameters(response: Response) -> Body:
+    """Return the body of the request without model and input, which needs no items.
+
+    Raises `BadRequest` if the response was not stored, or its prompt was deleted.
+    """
+    if not response.stored:
+        raise BadRequest("The response was not stored, so its request is not available.")
+    parameters, options = response.parameters, response.options
+    sent = set(options.get("sent", ()))
+    compaction: dict[str, Any] = options.get("compaction", {})
+    body: Body = {}
     prompt, instructions = parameters.get("prompt"), parameters.get("instructions")
     if prompt is not None:
         versions = PromptVersion.objects.filter(team_id=response.team_id, prompt_id=prompt["id"])

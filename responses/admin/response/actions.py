@@ -1,11 +1,15 @@
 # mypy: allow-subclassing-any
-"""Actions on responses: cancel, retry and delete, for one response or a selection."""
+"""Actions on responses: compare, cancel, retry and delete, for one response or a selection."""
 
 from typing import Any
 
 from asgiref.sync import async_to_sync
 from django import forms
+from django.contrib import messages
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.http import urlencode
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from console.widgets import changelist_url
@@ -20,7 +24,7 @@ from responses.requests import rebuild
 from responses.runs.identity import RequestInfo
 from tenants import directory
 from tenants.console.audited_admin import audit_row
-from tenants.console.roles import CONTRIBUTORS, OPERATORS, Roles
+from tenants.console.roles import CONTRIBUTORS, EVERY_ROLE, OPERATORS, Roles
 from tenants.console.row_actions import ActionFailed, ReasonForm, RowAction, RowActions, RowForm
 from tenants.console.viewer import viewer_of
 
@@ -51,8 +55,28 @@ class RetryForm(RowForm):
         self.models = [model["id"] for model in directory.list_models(caller)]
 
 
+def compare_selected(admin: Any, request: HttpRequest, queryset: QuerySet[Response]) -> HttpResponse:
+    """Compare two selected responses, the older one as A."""
+    keys = list(queryset.order_by("created_at", "id").values_list("pk", flat=True)[:3])
+    if len(keys) != 2:
+        messages.error(request, "Select exactly two responses to compare.")
+        return HttpResponseRedirect(request.get_full_path())
+    query = urlencode({"a": keys[0], "b": keys[1]})
+    return HttpResponseRedirect(f"{reverse('console:compare')}?{query}#first-difference")
+
+
 class ResponseActions(RowActions):
-    """Actions on responses. Each action writes a line to the audit log."""
+    """Actions on responses. Each action that changes one writes a line to the audit log."""
+
+    @RowAction(
+        title="Compare with…",
+        icon="compare_arrows",
+        permits=lambda viewer, response: viewer.may(EVERY_ROLE, response),
+        list_roles=EVERY_ROLE,
+    )
+    def compare(self, request: HttpRequest, response: Response) -> HttpResponse:
+        """Open the page that suggests responses to compare with."""
+        return HttpResponseRedirect(f"{reverse('console:compare')}?{urlencode({'a': response.pk})}")
 
     @RowAction(
         title="Cancel",

@@ -70,6 +70,21 @@ def _request_body(response: Response) -> Body:
         if item["type"].endswith("_output") or (item["type"] == "message" and item["role"] != "assistant"):
             item.pop("id", None)
             item.pop("status", None)
+    return body | _delivery(response)
+
+
+def request_parameters(response: Response) -> Body:
+    """Return the stored part of the body that the client sent, without model and input, and without secrets.
+
+    Raises `ApiError` if the request was not stored.
+    """
+    parameters: Body = redacted({**rebuild.rebuild_parameters(response), **_delivery(response)})
+    return parameters
+
+
+def _delivery(response: Response) -> Body:
+    """Return the parameters of the request that are stored in columns."""
+    body: Body = {}
     if response.conversation_id is not None:
         body["conversation"] = response.conversation_id
     if response.background:

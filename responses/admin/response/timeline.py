@@ -81,30 +81,58 @@ _WARNING_STATES = frozenset(
 _PAYLOADS = ("arguments", "output")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkTotal:
+    """Total milliseconds of a kind of work, and the part of them that is on the critical path."""
+
+    kind: SpanKind
+    label: str
+    length: float
+    critical: float
+
+
+def waterfall_of(response: Response, *, present: datetime) -> Waterfall:
+    """Return the waterfall of a run."""
+    return waterfall(_spans(response), began=response.created_at, ended=response.ended_at, present=present)
+
+
+def work_totals(chart: Waterfall) -> list[WorkTotal]:
+    """Return the totals of the kinds of work that a run has."""
+    totals = []
+    for kind, texts in _TEXTS.items():
+        if texts.total and (bars := [bar for bar in chart.bars if bar.span.kind is kind]):
+            critical = sum(bar.length for bar in bars if bar.is_critical)
+            length = sum(bar.length for bar in bars)
+            totals.append(WorkTotal(kind=kind, label=texts.total, length=length, critical=critical))
+    return totals
+
+
 def timeline(viewer: Viewer, response: Response, query: QueryDict) -> dict[str, Any]:
     """Return the template context of the waterfall of a run. `?from=` is the first row to show of a long waterfall."""
     present = now()
-    chart = waterfall(_spans(response), began=response.created_at, ended=response.ended_at, present=present)
+    chart = waterfall_of(response, present=present)
     listed = [
         bar
         for bar in chart.bars
         if bar.span.kind is not SpanKind.STORAGE or bar.length * _MIN_STORAGE_SHARE >= chart.scale
     ]
     first = start_of(query)
-    # The total duration of each kind of work, and the part of it that is on the critical path.
-    totals = []
-    for kind, texts in _TEXTS.items():
-        if texts.total and (bars := [bar for bar in chart.bars if bar.span.kind is kind]):
-            critical = sum(bar.length for bar in bars if bar.is_critical)
-            total = {"total": duration(round(sum(bar.length for bar in bars))), "critical": duration(round(critical))}
-            totals.append({"kind": kind.value, "label": texts.total, **total})
+    totals = [
+        {
+            "kind": total.kind.value,
+            "label": total.label,
+            "total": duration(round(total.length)),
+            "critical": duration(round(total.critical)),
+        }
+        for total in work_totals(chart)
+    ]
     return {
         "rows": [_row(bar, chart, response) for bar in listed[first : first + PAGE]],
         "first": first,
         "following": first + PAGE if len(listed) > first + PAGE else None,
         "bars": len(listed),
         "ticks": [{"at": _share(tick, chart), "label": _tick(tick)} for tick in chart.ticks],
-        "overview": _overview(chart),
+        "overview": overview(chart),
         "gaps": [
             {"start": _share(gap.start, chart), "width": _share(gap.length, chart)}
             for gap in chart.gaps
@@ -312,7 +340,8 @@ def _tick(milliseconds: float) -> str:
     return f"{seconds:g} s"
 
 
-def _overview(chart: Waterfall) -> dict[str, Any]:
+def overview(chart: Waterfall) -> dict[str, Any]:
+    """Return height and paths of a small drawing of all bars."""
     # One SVG path for each kind keeps the overview small even with thousands of bars. Attempts are left out: they
     # enclose everything else.
     lanes = min(chart.lanes, _MAX_LANES)

@@ -1,0 +1,1 @@
+"""Comparison of two responses: request, items, timeline, tokens, cost and time side by side."""
