@@ -141,9 +141,17 @@ def _known(connection: psycopg.Connection, rows: int) -> Known:
     ).fetchone()
     if found is None:
         raise RuntimeError(f"{rows} responses are too few.")
+    other = connection.execute(
+        "SELECT id FROM responses_response WHERE team_id = %s AND id <> %s AND tool_calls > 0 "
+        "AND created_at < now() - interval '10 days' ORDER BY created_at DESC LIMIT 1",
+        [f"team_{0:036}", found[0]],
+    ).fetchone()
+    if other is None:
+        raise RuntimeError(f"{rows} responses are too few.")
     last = population.TEAMS - 1
     return Known(
         response=found[0],
+        other_response=other[0],
         request=found[1],
         conversation=found[2],
         number=int(found[3]),

@@ -19,6 +19,7 @@ class Known:
     """Existing objects for URLs: an old response and related ids."""
 
     response: str
+    other_response: str
     request: str
     conversation: str
     number: int
@@ -115,8 +116,23 @@ def pages(known: Known) -> dict[str, str]:
         "a response": f"{LIST}{known.response}/change/",
         **{
             f"a response, {tab}": f"{LIST}{known.response}/change/?tab={tab}"
-            for tab in ("timeline", "events", "usage", "audit")
+            for tab in ("timeline", "events", "request", "response", "usage", "attempts", "audit")
         },
+        "compare": f"/admin/compare/?a={known.response}&b={known.other_response}",
+        "compare with": f"/admin/compare/?a={known.response}",
+        "first steps": "/admin/first-steps/",
+        "approvals": "/admin/approvals/",
+        "approvals decided": "/admin/approvals/?state=decided",
+        "model routes": "/admin/routes/",
+        "API keys": "/admin/tenants/apikey/",
+        "models": "/admin/tenants/model/",
+        "webhooks": "/admin/responses/webhookendpoint/",
+        "webhook deliveries 30d": "/admin/responses/webhookdelivery/?period=30d",
+        "tool calls 30d": "/admin/responses/toolcall/?period=30d",
+        "conversations 30d": "/admin/conversations/conversation/?period=30d",
+        "usage": "/admin/usage/",
+        "budgets": "/admin/budgets/",
+        "rejected requests": "/admin/rejections/",
         "home": "/admin/",
         "running jobs": "/admin/live/",
         "ledger 30d": "/admin/tenants/usagerecord/?period=30d",
