@@ -1,7 +1,7 @@
 """Request and Response tabs: the JSON of the request, with secrets redacted, and of the response as `GET` returns it.
 
-The page embeds 64 KB at most. A longer document, or one with hundreds of items, is loaded on demand. The request is
-also served as code to run, a curl command or a Python program, with placeholders for credentials.
+The page embeds 64 KB at most. A longer document, or one with hundreds of items, is loaded on demand, as a tree.
+The request is also served as code to run, a curl command or a Python program, with placeholders for credentials.
 """
 
 import json
@@ -13,7 +13,6 @@ from typing import Any
 from django.core.exceptions import PermissionDenied
 from django.db import connection
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
@@ -28,7 +27,6 @@ from responses.runs import selectors
 from tenants.console.content_access import read_allowed
 from tenants.console.viewer import Viewer
 
-MAX_ON_DEMAND = 1_000_000
 _INLINE_ITEMS = 200
 # Number of items and their compressed size on disk, without reading a body: deciding whether a document fits on the
 # page must not cost as much as building it.
@@ -142,10 +140,7 @@ def document_tab(document: Document, viewer: Viewer, response: Response, query: 
 
 @require_safe
 def document_view(request: HttpRequest, viewer: Viewer, response: Response, name: str) -> HttpResponse:
-    """Serve a whole document: as JSON, as a file with `?download=1`, or as an HTML fragment for htmx.
-
-    The fragment has a megabyte at most: browsers become slow with longer text.
-    """
+    """Serve a whole document: as JSON, or as a file with `?download=1`."""
     if name not in DOCUMENTS or not response.stored:
         raise Http404
     if not read_allowed(viewer, response):
@@ -154,9 +149,6 @@ def document_view(request: HttpRequest, viewer: Viewer, response: Response, name
         text = _json(DOCUMENTS[name].make(response))
     except ApiError as failed:
         raise Http404(failed.message) from failed
-    if "HX-Request" in request.headers:
-        code = Shown(text[:MAX_ON_DEMAND], max(0, len(text) - MAX_ON_DEMAND))
-        return TemplateResponse(request, "console/code.html", {"code": code})
     answer = download(text, f"{response.pk}-{name}.json", "application/json")
     if not request.GET.get("download"):
         del answer["Content-Disposition"]
