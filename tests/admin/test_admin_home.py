@@ -89,7 +89,7 @@ def test_running_and_queued_runs_of_any_age_are_counted(lead: Client, caller: Ca
     value, url = tile(home, "Running")
     assert (value, tile(home, "Queued")[0], tile(home, "Stuck")[0]) == ("1", "1", "0")
     assert tile(home, "Oldest in queue")[0].startswith("3 min")
-    assert "in progress" in text(lead.get(url))
+    assert "In progress" in text(lead.get(url))
 
 
 @pytest.mark.usefixtures("no_worker")  # which would resume the run
@@ -207,11 +207,12 @@ def test_operators_without_a_model_are_asked_to_connect_one(operator: Client, au
     # The rows of other tests are hidden by a transaction that is rolled back.
     with scope.every_team(), connection.cursor() as cursor:
         cursor.execute("DELETE FROM responses_response")
-        assert "Get started in three steps" in text(operator.get(HOME))
+        assert "<h3>Connect a model server <small>Done" in text(operator.get(HOME))
         cursor.execute("UPDATE tenants_model SET enabled = false")
         home = text(operator.get(HOME))
         transaction.set_rollback(True)
     assert "Get started in four steps" in home
+    assert "<h3>Connect a model server</h3>" in home
     assert "/admin/upstreams/connect/" in home
 
 

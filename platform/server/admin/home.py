@@ -33,9 +33,10 @@ from responses.rollups.histograms import BUCKETS, quantile
 from responses.rollups.queries import RollupQuery, RollupRow
 from responses.rollups.sources import CALLS, RESPONSES
 from responses.webhooks.models import WebhookDelivery
+from server.admin.first_steps import first_steps
 from server.admin.home_panels import panels
 from tenants.console.viewer import Viewer, viewer_of
-from tenants.models import ApiKey, DeliveryState, Model, Team, Upstream
+from tenants.models import DeliveryState, Team
 from tenants.prices import NO_PRICE, sum_costs
 
 MAX_ROWS = 1000
@@ -100,7 +101,7 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     }
     # The list is read before everything else: without responses the first steps replace the page.
     if not latest:
-        return {**page, "first_steps": _first_steps(request)}
+        return {**page, "first_steps": first_steps(request)}
     query = _usage_query(period, current_time, metric="requests", group="none")
     sums = {row.bucket: row.values for row in _sums(query, teams, bucket=query.bucket)}
     # Hours without responses have no sums; zeros keep the sparklines evenly spaced.
@@ -140,24 +141,6 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
 def _own_teams(viewer: Viewer) -> list[tuple[str, str]]:
     """Return the names of the user's teams with the URLs of their pages."""
     return [(team.name, reverse("admin:tenants_team_change", args=[team.pk])) for team in viewer.teams()[:_SHOWN_TEAMS]]
-
-
-def _first_steps(request: HttpRequest) -> dict[str, Any]:
-    url = request.build_absolute_uri("/v1/responses")
-    curl = (
-        f'curl {url} \\\n  -H "Authorization: Bearer $API_KEY" \\\n  -H "Content-Type: application/json" \\\n'
-        '  -d \'{"model": "demo", "input": "What is 12*7?"}\''
-    )
-    can_add = {
-        model: admin.site.get_model_admin(model).has_add_permission(request) for model in (Team, ApiKey, Upstream)
-    }
-    lacks_models = can_add[Upstream] and not Model.objects.filter(enabled=True).exists()
-    return {
-        "connect_url": reverse("console:upstream_connect") if lacks_models else "",
-        "team_url": reverse("admin:tenants_team_add") if can_add[Team] else "",
-        "key_url": reverse("admin:tenants_apikey_add") if can_add[ApiKey] else "",
-        "curl": curl,
-    }
 
 
 def _usage_query(period: str, current_time: datetime, **query: str) -> UsageQuery:
