@@ -6,6 +6,7 @@ host, because a request for its URL alone could carry parts of the conversation 
 by its host, so that its text cannot be misleading.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from urllib.parse import unquote, urlsplit
@@ -142,3 +143,19 @@ _RULES: dict[str, Callable[..., str]] = {
     "th_open": _cell_open,
     "td_open": _cell_open,
 }
+
+
+_MARKUP = re.compile(
+    r"```\w*|`+|\*\*|__|~~"  # code, bold, strikethrough
+    r"|(?:(?<=\s)|^)#{1,6}\s+|(?:(?<=\s)|^)>\s+"  # headings, quotations
+    r"|\|?(?:\s*:?-{3,}:?\s*\|)+(?:\s*:?-{3,}:?)?"  # the line below the head of a table
+)
+_LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()\s]*(?:\)|$)")
+_EMPHASIS = re.compile(r"(?<![\w*_])([*_])(?=\S)([^*_]*[^*_\s])\1(?![\w*_])")
+
+
+def without_markup(text: str) -> str:
+    """Return a preview of Markdown, which may be cut anywhere, as plain text on one line."""
+    text = _LINK.sub(r"\1", text)
+    text = _EMPHASIS.sub(r"\2", _MARKUP.sub(" ", text) if "|" in text else _MARKUP.sub("", text))
+    return " ".join(text.split())

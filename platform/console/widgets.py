@@ -41,11 +41,21 @@ SHOWN_CHARACTERS = 64 * 1024
 # -- text and numbers --------------------------------------------------------------------------------------------------
 
 
+def state_words(state: str) -> str:
+    """Return a status in the one spelling of all pages: `in_progress` as "In progress".
+
+    Names with a dot, such as those of audit events, stay as they are.
+    """
+    words = state.replace("_", " ")
+    return state if "." in state else words[:1].upper() + words[1:]
+
+
 # Cached: a list renders hundreds of badges, with few different texts.
 @lru_cache(maxsize=512)
 def badge(text: str, tone: str = "", hint: str = "") -> SafeString:
     """Return a coloured label; `tone` is success, danger, warning, info, primary, or empty for grey."""
-    return render_to_string("unfold/helpers/label.html", {"text": text, "type": tone, "label_title": hint})
+    title = format_html(' title="{}"', hint) if hint else ""
+    return format_html('<b class="c-tag {}"{}>{}</b>', tone, title, state_words(text))
 
 
 def copyable(text: str, *, href: str | None = None) -> SafeString:
@@ -97,6 +107,23 @@ def changelist_url(name: str, /, **query: Any) -> str:
 def two_lines(first: str | SafeString, second: str | SafeString) -> SafeString:
     """Return a cell with a main line and a smaller line below it."""
     return format_html('<span class="c-two"><span dir="auto">{}</span><small>{}</small></span>', first, second)
+
+
+# Names in the tooltip of a cell that shows only the first one.
+_MAX_HINTS = 20
+
+
+def first_of(names: Sequence[str], *, none: str = "–") -> SafeString | str:
+    """Return a cell with the first name and the number of the others, so that a row keeps its height.
+
+    A tooltip has the names.
+    """
+    if not names:
+        return none
+    others = len(names) - 1
+    hint = ", ".join(names[:_MAX_HINTS]) + (" …" if len(names) > _MAX_HINTS else "")
+    more = f"and {others:,} other{'s' if others > 1 else ''}" if others else ""
+    return format_html('<span title="{}">{}</span>', hint, two_lines(names[0], more))
 
 
 def duration(milliseconds: int | None) -> str:
@@ -472,4 +499,4 @@ class LogAdmin(ConsoleAdmin):
 
 def tone(tones: Mapping[str, str], value: str) -> SafeString:
     """Return a badge for a value, coloured by `tones`; values without a tone are grey."""
-    return badge(value.replace("_", " "), tones.get(value, ""))
+    return badge(value, tones.get(value, ""))

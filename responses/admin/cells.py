@@ -8,7 +8,8 @@ from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
-from console.widgets import badge, duration, two_lines, when
+from console.markdown import without_markup
+from console.widgets import badge, duration, state_words, two_lines, when
 from responses.models import Mode, Response, Status
 from tenants.prices import NO_PRICE, rounded_amount
 
@@ -19,7 +20,7 @@ STATUS_TONES = {
     Status.IN_PROGRESS.value: "info",
     Status.QUEUED.value: "info",
 }
-AWAITING_APPROVAL = "awaiting approval"
+AWAITING_APPROVAL = "Awaiting approval"
 """The text instead of "in progress" while a run waits for a decision of a person."""
 _MODES = {Mode.JSON.value: "Sync", Mode.STREAM.value: "Stream"}
 
@@ -56,7 +57,7 @@ def status_and_tone(response: Response) -> tuple[str, str]:
     """Return the status as text with the tone of its badge."""
     if response.awaits_decision:
         return AWAITING_APPROVAL, "warning"
-    return response.status.replace("_", " "), STATUS_TONES.get(response.status, "")
+    return state_words(response.status), STATUS_TONES.get(response.status, "")
 
 
 def status(response: Response) -> SafeString:
@@ -94,6 +95,11 @@ def tokens(response: Response) -> SafeString:
     """Return input and output tokens, with cached tokens below them."""
     cached = f"{response.cached_tokens:,} cached" if response.cached_tokens else ""
     return two_lines(f"{response.input_tokens:,} / {response.output_tokens:,}", cached)
+
+
+def preview(text: str) -> str:
+    """Return the preview of an input or output as plain text."""
+    return without_markup(text)
 
 
 def mode(response: Response) -> str:

@@ -219,14 +219,13 @@ def _time(row: Response) -> Cell:
 
 
 def _status(row: Response) -> Cell:
-    shown, tone = cells.status_and_tone(row)
-    return _two(format_html('<b class="c-tag {}">{}</b>', tone, shown), cells.mode(row))
+    return _two(cells.status(row), cells.mode(row))
 
 
 def _text(row: Any, text: str) -> Cell:
     """Return a preview, masked unless the row is `readable`."""
     # An empty preview stays empty: a mask would suggest that there is text.
-    return format_html('<span dir="auto">{}</span>', text if row.readable or not text else HIDDEN)
+    return format_html('<span dir="auto">{}</span>', cells.preview(text) if row.readable or not text else HIDDEN)
 
 
 def _output(row: Response) -> Cell:

@@ -32,7 +32,9 @@ from console.widgets import (
     column,
     copyable,
     duration,
+    first_of,
     id_column,
+    json_block,
     link,
     time_column,
     tone,
@@ -43,7 +45,7 @@ from core.errors import ApiError, EgressRefused
 from deliveries.admin import attempt_table
 from responses.admin import cells
 from responses.webhooks import services
-from responses.webhooks.events import EVENT_TYPES
+from responses.webhooks.events import EVENT_TYPES, payload
 from responses.webhooks.models import MAX_NAME, MAX_URL, WebhookDelivery, WebhookEndpoint
 from responses.webhooks.signing import hint
 from tenants.console.permissions import TeamScoped
@@ -143,7 +145,7 @@ class EndpointAdmin(TeamScoped):
 
     managers = MANAGERS
     form = EndpointForm
-    list_display = ["name", "address", "team", "state", "success", "events", "secret_hint", "created"]
+    list_display = ["name", "address", "team", "state", "success", "first_events", "created"]
     list_filter = [("team", RelatedFilter)]
     list_filter_submit = True
     list_fullwidth = True
@@ -162,6 +164,7 @@ class EndpointAdmin(TeamScoped):
         "Success rate (24 h)",
         lambda row: f"{100 * row.delivered // row.attempted} % of {row.attempted}" if row.attempted else "–",
     )
+    first_events = column("Events", lambda endpoint: first_of(endpoint.event_types))
     events = column("Events", lambda endpoint: ", ".join(endpoint.event_types))
     secret_hint = column("Secret", lambda endpoint: hint(endpoint.secret))
     deliveries = column(
@@ -358,6 +361,7 @@ class DeliveryAdmin(LogAdmin, TeamScoped):
     actions_detail = ["resend"]
     fieldsets = [
         (None, {"fields": [("time", "state_badge"), ("event", "about"), ("receiver", "next_attempt"), "answer"]}),
+        ("Body", {"fields": ["sent_body"]}),
         ("Attempts", {"fields": ["attempt_table"]}),
     ]
 
@@ -419,4 +423,6 @@ class DeliveryAdmin(LogAdmin, TeamScoped):
         lambda delivery: f"{delivery.next_attempt_at:%Y-%m-%d %H:%M:%S} UTC" if delivery.next_attempt_at else "–",
     )
 
+    # As every attempt sends it; it names the object and has no content.
+    sent_body = column("Body", lambda delivery: json_block(payload(delivery).decode()))
     attempt_table = column("Attempts", lambda delivery: attempt_table(delivery.history))

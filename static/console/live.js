@@ -151,7 +151,7 @@
             offset = message.at - receivedAt;
             if (message.type === 'everything') {
                 const known = new Set(message.set.map((row) => row.id));
-                for (const id of runs.keys()) if (!known.has(id)) markEnded({ id, state: 'ended', tone: 'ended' });
+                for (const id of runs.keys()) if (!known.has(id)) markEnded({ id, state: 'Ended', tone: 'ended' });
             }
             message.set.forEach(show);
             message.gone.forEach(markEnded);

@@ -22,6 +22,8 @@
         made.setAttribute('aria-hidden', 'true');
         return made;
     };
+    /** A status in the spelling of all pages: "In progress". */
+    const words = (status) => status.charAt(0).toUpperCase() + status.slice(1).replaceAll('_', ' ');
     const pretty = (value) => {
         if (typeof value !== 'string') return JSON.stringify(value, null, 2);
         try {
@@ -158,7 +160,7 @@
                     this.showError(run, 'Error', pretty(event));
                     break;
                 default:
-                    if (card() && card().state) card().state.textContent = event.type.split('.').pop().replaceAll('_', ' ');
+                    if (card() && card().state) card().state.textContent = words(event.type.split('.').pop());
             }
             run.line.textContent = run.first === null ? 'Waiting for the first token …' : 'Streaming …';
         }
@@ -202,7 +204,7 @@
                 made.root = el('article', 'c-play-call');
                 const head = el('h3');
                 const name = [item.server_label, item.name].filter(Boolean).join(': ') || item.type.replaceAll('_', ' ');
-                made.state = el('small', '', (item.status || '').replaceAll('_', ' '));
+                made.state = el('small', '', words(item.status || ''));
                 head.append(icon(ICONS[item.type] || 'build'), el('span', '', name), made.state);
                 made.words = pre('');
                 made.root.append(head, made.words);
@@ -226,7 +228,7 @@
                 card.words.textContent = parts.map((part) => part.text || '').join('\n\n') || 'No readable reasoning.';
                 return;
             }
-            if (card.state) card.state.textContent = (item.status || 'done').replaceAll('_', ' ');
+            if (card.state) card.state.textContent = words(item.status || 'done');
             const input = item.arguments ?? item.input ?? item.code;
             const rest = Object.fromEntries(Object.entries(item).filter(([name, value]) => !HIDDEN.has(name) && value !== null));
             card.words.textContent = input !== undefined && input !== null ? pretty(input) : '';
@@ -252,7 +254,7 @@
 
         summarise(run) {
             const facts = [];
-            if (run.last) facts.push(run.last.status.replaceAll('_', ' '));
+            if (run.last) facts.push(words(run.last.status));
             if (run.first !== null) facts.push(`first token ${took(run.first)}`);
             facts.push(`total ${took(performance.now() - run.began)}`);
             const usage = run.last && run.last.usage;

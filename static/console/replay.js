@@ -174,7 +174,7 @@
             this.slider.setAttribute('aria-valuetext', event ? `${words}, ${event.type}` : words);
             // Screen readers announce where the replay stops, not every event on the way.
             if (!this.isPlaying) {
-                this.status.textContent = `${words}${this.output.state ? `, status ${this.output.state.replace('_', ' ')}` : ''}.`;
+                this.status.textContent = `${words}${this.output.state ? `, status ${this.output.state.charAt(0).toUpperCase()}${this.output.state.slice(1).replaceAll('_', ' ')}` : ''}.`;
             }
             this.about.textContent = event ? `${event.n}: ${event.type}, ${event.size} bytes` : 'No event selected';
             this.raw.textContent = !event ? '' : event.body

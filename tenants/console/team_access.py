@@ -1,12 +1,20 @@
 # mypy: allow-subclassing-any
 """Shared parts of the admin pages of models, connectors and search engines, which all or some teams may use."""
 
+from typing import Any
+
+from django.utils.safestring import SafeString
 from unfold.admin import TabularInline
 
-from console.widgets import badge, column, time_column
+from console.widgets import badge, column, first_of, time_column
 from tenants.console.audited_admin import AuditedAdmin
 from tenants.console.permissions import ByRole, PlatformOnly
 from tenants.console.roles import ADMINISTRATORS_ONLY
+
+
+def enabled_badge(row: Any) -> SafeString:
+    """Return whether an object is enabled, as a badge."""
+    return badge("enabled", "success") if row.enabled else badge("disabled")
 
 
 class TeamsInline(ByRole, TabularInline):
@@ -26,7 +34,5 @@ class SharedObjectAdmin(AuditedAdmin, PlatformOnly):
     list_prefetch: tuple[str, ...] = ("teams",)
     created = time_column("Created", "created_at", ordering="created_at")
 
-    visible_to = column("Teams", lambda row: ", ".join(team.name for team in row.teams.all()) or "all teams")
-    state = column(
-        "Status", lambda row: badge("enabled", "success") if row.enabled else badge("disabled"), ordering="enabled"
-    )
+    visible_to = column("Teams", lambda row: first_of([team.name for team in row.teams.all()], none="all teams"))
+    state = column("Status", enabled_badge, ordering="enabled")

@@ -19,13 +19,13 @@ def test_lists_and_pages_show_that_a_response_awaits_approval(lead: Client, call
     decision = add_decision(caller)
     listed = text(lead.get("/admin/responses/response/?waits=approval&period=24h"))
     assert decision.response_id in listed
-    assert "awaiting approval" in listed
+    assert "Awaiting approval" in listed
     page = text(lead.get(page_url(decision.response)))
-    assert "awaiting approval" in page
+    assert "Awaiting approval" in page
     assert f"{page_of(decision)}?from=response" in page
     live = lead.get("/admin/live/rows/").json()
     (row,) = live["set"]
-    assert (row["id"], row["state"], row["approval"]) == (decision.response_id, "awaiting approval", page_of(decision))
+    assert (row["id"], row["state"], row["approval"]) == (decision.response_id, "Awaiting approval", page_of(decision))
     assert (row["stuck"], live["counters"]["awaiting"], live["counters"]["queued"]) == ("", "1", "0")
 
 
@@ -33,7 +33,7 @@ def test_a_response_that_waits_no_more_has_its_own_status(lead: Client, caller: 
     decision = add_decision(caller)
     lead.post(page_of(decision), {"approve": "yes", "reason": ""})
     assert decision.response_id not in text(lead.get("/admin/responses/response/?waits=approval&period=24h"))
-    assert "awaiting approval" not in text(lead.get(page_url(decision.response)))
+    assert "Awaiting approval" not in text(lead.get(page_url(decision.response)))
 
 
 def test_a_decision_made_on_the_page_of_the_response_returns_to_it(lead: Client, caller: Caller) -> None:

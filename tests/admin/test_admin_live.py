@@ -84,9 +84,9 @@ def test_a_row_shows_state_worker_step_and_tokens(lead: Client, caller: Caller) 
     row = row_of(lead, response)
     assert row is not None
     assert {name: row[name] for name in ("state", "tone", "mode", "worker", "attempt", "step", "tokens")} == {
-        "state": "tool",
+        "state": "Tool",
         "tone": "tool",
-        "mode": "background",
+        "mode": "Background",
         "worker": WORKER,
         "attempt": 1,
         "step": "turn 2 · search",

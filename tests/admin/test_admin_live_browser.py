@@ -103,7 +103,7 @@ def test_a_background_run_updates_live_and_is_cancelled(
     row.get_by_role("link", name="Cancel").click()
     visit.page.get_by_role("button", name="Cancel run").click()
     expect(visit.page.locator("[data-live-message]")).to_have_text(f"{response_id} was cancelled.")
-    expect(row.locator('[data-cell="state"]')).to_have_text("cancelled")
+    expect(row.locator('[data-cell="state"]')).to_have_text("Cancelled")
     expect(row).to_have_count(0, timeout=10_000)
     assert reaching.retrieve(response_id)["status"] == "cancelled"
     assert script.received[1].was_closed()
@@ -117,7 +117,7 @@ def test_the_page_polls_without_a_websocket(
     visit.open("/admin/live/")
     response_id = reaching.create(model=script.model, input="Go.", background=True)["id"]
     row = visit.page.locator(f'[data-run="{response_id}"]')
-    expect(row.locator('[data-cell="state"]')).to_have_text("queued")
+    expect(row.locator('[data-cell="state"]')).to_have_text("Queued")
     expect(visit.page.locator("[data-live-link=asking]")).to_have_text("every 2 s")
     lead.post(f"/admin/live/{response_id}/cancel/")
     expect(row).to_have_count(0, timeout=10_000)
@@ -151,4 +151,4 @@ def test_a_transcript_grows_during_the_run(visit: Visit, reaching: Api, script: 
     with visit.page.expect_navigation():
         gate.open()
     expect(visit.page.locator("[data-follow]")).to_have_count(0)
-    expect(visit.page.get_by_text("completed").first).to_be_visible()
+    expect(visit.page.get_by_text("Completed").first).to_be_visible()

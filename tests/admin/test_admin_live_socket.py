@@ -133,7 +133,7 @@ def test_turns_calls_and_cancellation_show_within_half_a_second(
         cancelled_at = now()
         assert lead.post(f"/admin/live/{response_id}/cancel/").status_code == 302
         delays["the end"] = page.until_gone(response_id) - cancelled_at
-        assert page.gone[response_id] == "cancelled"
+        assert page.gone[response_id] == "Cancelled"
         assert script.received[1].was_closed()
     limit = half_a_second(lambda: reaching.get("/models"))
     assert {what: after for what, after in delays.items() if after > limit} == {}
@@ -145,7 +145,7 @@ def test_a_queued_run_appears_and_disappears_when_cancelled(
     with watching(web, lead) as page:
         page.receive()
         response_id = api.create(model=script.model, input="Go.", background=True)["id"]
-        shown = page.until_row(response_id, lambda row: row["state"] == "queued")
+        shown = page.until_row(response_id, lambda row: row["state"] == "Queued")
         with scope.team(api.caller.team.pk):
             created_at = Response.objects.get(pk=response_id).created_at
         assert shown - created_at < half_a_second(lambda: api.get("/models")) * 2
@@ -189,10 +189,10 @@ def test_a_foreground_run_is_shown(api: Api, web: WebProcess, script: Script, le
         gate.wait_until_reached()
         page.until(lambda: any(row["preview"] == "Hal" for row in page.rows.values()))
         (row,) = page.rows.values()
-        assert (row["mode"], row["step"], row["may"]["requeue"]) == ("stream", "turn 1", False)
+        assert (row["mode"], row["step"], row["may"]["requeue"]) == ("Stream", "turn 1", False)
         gate.open()
         streamed.rest()
-        page.until(lambda: page.gone == {row["id"]: "completed"})
+        page.until(lambda: page.gone == {row["id"]: "Completed"})
 
 
 # -- a response in progress --------------------------------------------------------------------------------------------
@@ -328,7 +328,7 @@ def test_the_socket_works_without_redis(
             )["id"]
             page.until_row(response_id, bool)
             lead.post(f"/admin/live/{response_id}/cancel/")
-            page.until(lambda: page.gone == {response_id: "cancelled"})
+            page.until(lambda: page.gone == {response_id: "Cancelled"})
     finally:
         alone.stop()
 

@@ -66,7 +66,7 @@ def test_the_detail_of_a_call_shows_arguments_and_result(lead: Client, caller: C
         response, name="box__add", kind="mcp", arguments='{"a":2}', output="the sum", error="http_error", attempt=3
     )
     opened = text(lead.get(fragment_url(response, f"spans/call-{call_of(response).pk}/")))
-    for words in ("box__add", "mcp", "completed", "http_error", "<dd>3</dd>", "call_1", "&quot;a&quot;: 2", "the sum"):
+    for words in ("box__add", "mcp", "Completed", "http_error", "<dd>3</dd>", "call_1", "&quot;a&quot;: 2", "the sum"):
         assert words in opened, words
 
 
@@ -171,11 +171,11 @@ def test_a_client_tool_call_waits_until_the_next_response(lead: Client, caller: 
     at = now()
     response = add_response(caller, created_at=at)
     add_call(response, name="look", status="waiting", started_at=at, ended_at=None)
-    assert "waiting for the client, waiting" in timeline(lead, response)
+    assert "waiting for the client, Waiting" in timeline(lead, response)
     after = add_response(caller, previous_response_id=response.pk, created_at=at + timedelta(milliseconds=700))
     add_items(after, Section.INPUT, {"type": "function_call_output", "call_id": "call_1", "output": "shipped"})
     page = timeline(lead, response)
-    assert "waiting for the client, answered" in page
+    assert "waiting for the client, Answered" in page
     assert f"{after.pk}/change/" in page
     assert "700 ms" in page
 
@@ -191,8 +191,8 @@ def test_an_approval_shows_the_wait_and_its_outcome(lead: Client, caller: Caller
             answered_in="resp_next", **columns,
         )  # fmt: skip
     page = timeline(lead, response)
-    assert [words in page for words in ("waiting for approval, granted", "resp_next/change/")] == [True, True]
-    assert "granted" in text(lead.get(fragment_url(response, f"spans/approval-{ask.pk}/")))
+    assert [words in page for words in ("waiting for a decision, Granted", "resp_next/change/")] == [True, True]
+    assert "Granted" in text(lead.get(fragment_url(response, f"spans/approval-{ask.pk}/")))
 
 
 def test_a_run_that_waits_for_a_decision_calls_no_model_and_loses_no_work(lead: Client, caller: Caller) -> None:
@@ -266,5 +266,5 @@ def test_a_failed_listing_is_a_failed_row(reaching: Api, lead: Client, script: S
     with scope.team(reaching.caller.team.pk):
         response = Response.objects.get(pk=response_id)
     page = timeline(lead, response)
-    assert "connecting to an MCP server, failed" in page
+    assert "connecting to an MCP server, Failed" in page
     assert "HTTP 401" in page

@@ -257,7 +257,7 @@ def test_only_operators_can_suspend_a_team(
 
 def test_the_team_list_shows_suspended_teams(admin: Client, caller: Caller) -> None:
     services.suspend_team(team=caller.team, suspended=True)
-    assert "suspended" in text(admin.get("/admin/tenants/team/", {"q": caller.team.name}))
+    assert "Suspended" in text(admin.get("/admin/tenants/team/", {"q": caller.team.name}))
 
 
 def test_only_operators_restrict_the_models_of_a_team(lead: Client, operator: Client, caller: Caller) -> None:

@@ -50,7 +50,7 @@ def test_calls_of_all_kinds_are_listed(lead: Client, response: Response) -> None
     call_of(response, name="get_weather", kind="function", arguments='{"city": "Paris"}', output="sunny")
     call_of(response, name="docs__find", kind="mcp", call_id="call_2", status="failed", attempt=3)
     page = listed(lead)
-    for words in ("get_weather", "function", "docs__find", "mcp", "250 ms", "17 B", "5 B", "failed", "attempt 3"):
+    for words in ("get_weather", "function", "docs__find", "mcp", "250 ms", "17 B", "5 B", "Failed", "attempt 3"):
         assert words in page
     assert response.pk in page
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from django.contrib import messages
 from django.contrib.admin import display, register
+from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -22,6 +23,7 @@ from unfold.enums import ActionVariant
 from console.filters import RelatedFilter, SelectFilter
 from console.widgets import badge, column, id_column, key_cell, time_column, two_lines
 from core.clock import now
+from organization.admin.key_figures import add_figures, limits_cell, spend_cell
 from organization.admin.key_forms import KeyForm, NewKeyForm, RotateKeyForm, initial_from, model_names_of
 from tenants import scope, services
 from tenants.console.audited_admin import AuditedAdmin
@@ -101,6 +103,10 @@ class SourceFilter(SelectFilter):
         return queryset.filter(source=KeySource.PERSON)
 
 
+def _owner(key: ApiKey) -> str:
+    return key.created_by.get_username() if key.created_by else ""
+
+
 def state_of(key: ApiKey) -> SafeString:
     """Return a badge with the effective status of a key."""
     # In the order in which authentication checks them: clients get the error of the first one that applies.
@@ -127,7 +133,7 @@ class KeyAdmin(AuditedAdmin, TeamScoped):
 
     managers = KEY_MANAGERS
     form = KeyForm
-    list_display = ["named", "key", "team", "owner", "state", "permissions", "last_used", "last_origin", "expires"]
+    list_display = ["named", "key", "team_and_owner", "state", "spend", "limit_list", "last_used", "expires"]
     list_filter = [StatusFilter, ("team", RelatedFilter), SourceFilter]
     list_filter_submit = True
     list_fullwidth = True
@@ -144,7 +150,10 @@ class KeyAdmin(AuditedAdmin, TeamScoped):
     named = column("Name", lambda key: two_lines(key.name, key.purpose), ordering="name")
     key = column("Key", key_cell)
     public_id = id_column()
-    owner = column("Created by", lambda key: key.created_by.get_username() if key.created_by else "–")
+    team_and_owner = column("Team", lambda key: two_lines(key.team.name, _owner(key)), ordering="team__name")
+    spend = column("Spend (7 days)", spend_cell)
+    limit_list = column("Limits", limits_cell)
+    owner = column("Created by", lambda key: _owner(key) or "–")
     state = column("Status", state_of)
     scope_list = column("Scopes", lambda key: "all" if "*" in key.scopes else ", ".join(key.scopes))
     model_list = column("Models", lambda key: ", ".join(key.allowed_models or ()) or "all")
@@ -162,16 +171,17 @@ class KeyAdmin(AuditedAdmin, TeamScoped):
         used = f"last used {key.old_used_at:%Y-%m-%d %H:%M} UTC" if key.old_used_at else "not used since the rotation"
         return two_lines(f"{key.old_name} {verb} {key.old_until:%Y-%m-%d %H:%M} UTC", used)
 
-    @display(description="Permissions")
-    def permissions(self, key: ApiKey) -> SafeString:
-        limits = f"{self.model_list(key)} models, {self.tool_list(key)} tools"
-        return two_lines(Truncator(self.scope_list(key)).chars(60), Truncator(limits).chars(60))
-
     @display(description="IP address")
     def last_origin(self, key: ApiKey) -> SafeString | str:
         if not key.last_used_address and not key.last_used_agent:
             return "–"
         return two_lines(key.last_used_address or "unknown", Truncator(key.last_used_agent).chars(32))
+
+    def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
+        """Return the list, with the spending and the limits of the keys of its page attached."""
+        changelist = super().get_changelist_instance(request)
+        add_figures(changelist.result_list)
+        return changelist  # type: ignore[no-any-return]  # Unfold has no types
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[Any, Any]]:
         writable = ["scopes", "allowed_models", "tools", "expires_at", "allowed_addresses"]

@@ -30,7 +30,7 @@ from tenants.console.audited_admin import AuditedAdmin
 from tenants.console.permissions import PlatformOnly
 from tenants.console.roles import OPERATORS
 from tenants.console.secrets import SecretForm, WriteOnlySecrets, forget_field, secret_badge, secret_field
-from tenants.console.team_access import SharedObjectAdmin, TeamsInline
+from tenants.console.team_access import SharedObjectAdmin, TeamsInline, enabled_badge
 from tenants.console.viewer import viewer_of
 from tenants.models import Model, ModelVisibility, Upstream
 from tenants.prices import NO_PRICE, Dimension, amount
@@ -216,8 +216,6 @@ class ModelAdmin(HealthColumn, SharedObjectAdmin):
         "special",
         "visible_to",
         "state",
-        "shutdown",
-        "created",
     ]
     change_form_outer_before_template = "admin/tenants/model/tools.html"
     list_filter = [UpstreamFilter, "enabled"]
@@ -285,14 +283,17 @@ class ModelAdmin(HealthColumn, SharedObjectAdmin):
         """Return the ids, for viewers who may not change them."""
         return ", ".join(sorted(key.pk for key in model.keys.all())) or "–"
 
-    @display(description="Shutdown", ordering="shutdown_date")
-    def shutdown(self, model: Model) -> str:
-        return f"{model.shutdown_date:%Y-%m-%d}" if model.shutdown_date else "–"
+    @override
+    @display(description="Status", ordering="enabled")
+    def state(self, model: Model) -> SafeString:
+        """Return whether the model is enabled, and below it the date of its shutdown."""
+        shutdown = f"shutdown {model.shutdown_date:%Y-%m-%d}" if model.shutdown_date else ""
+        return two_lines(enabled_badge(model), shutdown)
 
     @display(description="Upstream")
     def route(self, model: Model) -> SafeString:
         name = model.upstream_model or ("same name" if model.name == "*" else model.name)
-        return format_html('{} <span class="c-arrow">→</span> <code class="c-code">{}</code>', model.upstream, name)
+        return two_lines(str(model.upstream), format_html('<code class="c-code">→ {}</code>', name))
 
     @display(description="Priority, weight", ordering="priority")
     def order(self, model: Model) -> SafeString:

@@ -36,7 +36,7 @@ from responses.webhooks.models import WebhookDelivery
 from server.admin.first_steps import first_steps
 from server.admin.home_panels import panels
 from tenants.console.viewer import Viewer, viewer_of
-from tenants.models import DeliveryState, Team
+from tenants.models import DeliveryState
 from tenants.prices import NO_PRICE, sum_costs
 
 MAX_ROWS = 1000

@@ -301,7 +301,7 @@ def _tool_rows(since: datetime, until: datetime, sums: list[RollupRow], *, sort:
     return [
         {
             "name": row.key[1],
-            "kind": badge(row.key[0].replace("_", " ")),
+            "kind": badge(row.key[0]),
             "url": links.rows_of("tools", since=since, until=until, kind=row.key[0], name=row.key[1]),
             "calls": f"{figures['calls']:,}",
             "share": round(100 * row.values["calls"] / max_calls, 1),

@@ -8,6 +8,7 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.http import require_safe
 
+from console.markdown import without_markup
 from console.widgets import copyable, duration, when
 from responses.admin import cells
 from responses.admin.compare.items import compare_items
@@ -83,7 +84,7 @@ def _choose(request: HttpRequest, viewer: Viewer, response: Response) -> HttpRes
                 **_side("", suggestion.response),
                 "reason": suggestion.reason,
                 "url": comparison_url(response.pk, suggestion.response.pk),
-                "preview": (suggestion.response.input_preview if can_read else HIDDEN) or "–",
+                "preview": (without_markup(suggestion.response.input_preview) if can_read else HIDDEN) or "–",
             }
             for suggestion in found
         ],

@@ -139,7 +139,10 @@ def _change(left: float | None, right: float | None) -> str:
     if not left or right is None:
         return ""
     factor = right / left
-    return f"{factor:,.0f} times" if factor >= 10 else f"{100 * (factor - 1):+.0f} %"
+    if factor >= 10:
+        return f"{factor:,.0f} times"
+    # Without the decimal, a change to almost nothing would be -100 %.
+    return f"{100 * (factor - 1):+.{1 if factor < 0.05 else 0}f} %"
 
 
 # -- timeline ----------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from django.views.decorators.http import require_safe
 from typing_extensions import override
 
 from console.filters import RelatedFilter, text_filter
+from console.markdown import without_markup
 from console.widgets import TimeFilter, badge, column, copyable, two_lines, when
 from conversations import export, selectors, services
 from conversations.models import Conversation
@@ -359,7 +360,7 @@ class ConversationAdmin(RowPages):
 
     @display(description="Conversation")
     def conversation(self, row: Any) -> SafeString:
-        preview = row.summary.preview if row.readable else HIDDEN
+        preview = without_markup(row.summary.preview) if row.readable else HIDDEN
         link = copyable(row.pk, href=cells.conversation_url(row.pk))
         lock_owner = row.summary.locked_by
         lock = badge("locked", "info", f"locked by {lock_owner}") if lock_owner else ""

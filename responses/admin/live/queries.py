@@ -43,6 +43,7 @@ _COLUMNS = (
     "created_at",
     "status",
     "mode",
+    "endpoint",
     "background",
     "stored",
     "model",

@@ -11,10 +11,11 @@ from typing import Any
 from django.conf import settings
 from django.urls import reverse
 
-from console.widgets import compact, duration
-from responses.admin.cells import AWAITING_APPROVAL, STATUS_TONES, planned_start, url
+from console.markdown import without_markup
+from console.widgets import compact, duration, state_words
+from responses.admin.cells import AWAITING_APPROVAL, STATUS_TONES, mode, planned_start, url
 from responses.admin.live.queries import MAX_AWAITING, RunRow, RunsSnapshot
-from responses.models import Mode, Status
+from responses.models import Status
 from tenants.console.content_access import HIDDEN
 from tenants.console.roles import CONTRIBUTORS, OPERATORS
 from tenants.console.viewer import Viewer
@@ -27,7 +28,6 @@ _STEP_TONES = {
     **dict.fromkeys(("stop", "tool_calls", "completed", "returned", "compacted"), "good"),
     **dict.fromkeys(("failed", "abandoned", "outcome_unknown", "error", "refused"), "bad"),
 }
-_MODES = {Mode.JSON.value: "JSON", Mode.STREAM.value: "stream"}
 
 RowJson = dict[str, Any]
 
@@ -79,7 +79,7 @@ def _row_json(row: RunRow, viewer: Viewer, *, team: str, at: datetime) -> RowJso
     response, stuck_reason = row.response, stuck(row, at=at)
     name, tone = _state(row)
     # The client asked not to store this content: none of it is displayed.
-    preview = row.log_tail.preview if response.stored else ""
+    preview = without_markup(row.log_tail.preview) if response.stored else ""
     turn = f"turn {response.turns + (0 if row.active_calls else 1)}"
     can_act = viewer.is_administrator or viewer.staff in OPERATORS or viewer.roles.get(response.team_id) in CONTRIBUTORS
     return {
@@ -91,7 +91,7 @@ def _row_json(row: RunRow, viewer: Viewer, *, team: str, at: datetime) -> RowJso
         "tone": tone,
         "team": team,
         "model": response.model,
-        "mode": "background" if response.background else _MODES[response.mode],
+        "mode": mode(response),
         "created": _ms(response.created_at),
         "waits": row.begun_at is None,
         "wait": "" if row.begun_at is None else _between(response.created_at, row.begun_at),
@@ -109,7 +109,7 @@ def _row_json(row: RunRow, viewer: Viewer, *, team: str, at: datetime) -> RowJso
             {
                 "kind": step.kind,
                 "name": step.name,
-                "state": step.state.replace("_", " "),
+                "state": state_words(step.state),
                 "tone": _STEP_TONES.get(step.state, "open"),
                 "took": _between(step.started_at, step.ended_at) if step.ended_at else "",
             }
@@ -177,18 +177,18 @@ def _state(row: RunRow) -> tuple[str, str]:
     # Returns the status and tone of the badge. A requeued run keeps the API status `in_progress` without a worker.
     response = row.response
     if response.status == Status.QUEUED:
-        return "queued", "waiting"
+        return "Queued", "waiting"
     if response.awaits_decision:
         return AWAITING_APPROVAL, "approval"
     if row.is_waiting:
-        return "requeued", "waiting"
-    return ("tool", "tool") if row.active_calls else ("in progress", "running")
+        return "Requeued", "waiting"
+    return ("Tool", "tool") if row.active_calls else ("In progress", "running")
 
 
 def ended(status: str) -> tuple[str, str]:
     """Return the label and the tone of a final status."""
     tones = {"success": "good", "danger": "bad"}
-    return Status(status).label.lower(), tones.get(STATUS_TONES.get(status, ""), "ended")
+    return state_words(status), tones.get(STATUS_TONES.get(status, ""), "ended")
 
 
 def _between(start: datetime, end: datetime) -> str:

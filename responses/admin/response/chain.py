@@ -10,6 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.views.decorators.http import require_safe
 
+from console.markdown import without_markup
 from responses.admin import cells
 from responses.models import Response
 from tenants.console.content_access import HIDDEN, read_allowed
@@ -73,8 +74,8 @@ def chain_view(request: HttpRequest, viewer: Viewer, response: Response) -> Http
                 # Empty if the previous response is in the row directly above.
                 "follows": row.previous_response_id if above and above.pk != row.previous_response_id else "",
                 "is_this": row.pk == response.pk,
-                "input_preview": row.input_preview if is_readable else HIDDEN,
-                "output_preview": row.output_preview if is_readable else HIDDEN,
+                "input_preview": without_markup(row.input_preview) if is_readable else HIDDEN,
+                "output_preview": without_markup(row.output_preview) if is_readable else HIDDEN,
                 "url": cells.url(row.pk),
                 "status": cells.status(row),
                 "created": cells.created(row),

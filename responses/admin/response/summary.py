@@ -6,7 +6,8 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.views.decorators.http import require_safe
 
-from console.widgets import copyable, duration
+from console.markdown import without_markup
+from console.widgets import copyable, duration, state_words
 from conversations.models import Placement, Section
 from responses.admin import cells
 from responses.admin.response.targets import targets_line
@@ -50,7 +51,7 @@ def summary(request: HttpRequest, viewer: Viewer, response: Response) -> HttpRes
         for body in (placement.item.body for placement in placements):
             kind, author = body["type"], body.get("role") or body.get("name")
             # Calls and their outputs have no preview: show the beginning of the arguments or the output.
-            text = preview(body) or str(body.get("arguments") or body.get("output") or "")[:120]
+            text = without_markup(preview(body)) or str(body.get("arguments") or body.get("output") or "")[:120]
             label = f"{kind.replace('_', ' ')} · {author}" if author else kind.replace("_", " ")
             shown = text if is_readable or not text else HIDDEN
             found.append({"icon": _ICONS.get(kind, "data_object"), "kind": label, "text": shown})
@@ -61,7 +62,10 @@ def summary(request: HttpRequest, viewer: Viewer, response: Response) -> HttpRes
         "id_link": copyable(response.pk, href=cells.url(response.pk)),
         "input": lines(inputs),
         "output": lines(outputs),
-        "calls": [{"call": call, "took": duration(call.duration_ms)} for call in calls[:MAX_LINES]],
+        "calls": [
+            {"call": call, "state": state_words(call.status), "took": duration(call.duration_ms)}
+            for call in calls[:MAX_LINES]
+        ],
         "error": response.error,
         "targets": cells.planned_start(response) or targets_line(response),
         "readable": is_readable,

@@ -16,7 +16,7 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
-from console.widgets import duration, pretty
+from console.widgets import duration, pretty, state_words
 from conversations.models import Placement, Section
 from core.clock import now
 from core.http.query import row_number
@@ -67,7 +67,7 @@ _TEXTS = {
     SpanKind.ATTEMPT: SpanText("replay", "request to the upstream"),
     SpanKind.TOOL: SpanText("build", "tool call", "Tools"),
     SpanKind.STORAGE: SpanText("database", "waiting for the database", "Storage", "Storage"),
-    SpanKind.APPROVAL: SpanText("front_hand", "waiting for a decision"),
+    SpanKind.APPROVAL: SpanText("front_hand", "waiting for a decision", "Decisions"),
     SpanKind.CLIENT: SpanText("devices", "waiting for the client"),
     SpanKind.LOST: SpanText("link_off", "lost work", "Lost work"),
 }
@@ -305,6 +305,7 @@ def _row(bar: WaterfallBar, chart: Waterfall, response: Response) -> dict[str, A
     return {
         "bar": bar,
         "span": span,
+        "state": state_words(span.state),
         "icon": _TEXTS[span.kind].icon,
         "label": _TEXTS[span.kind].label,
         "tone": "bad" if span.state in _ERROR_STATES else "odd" if span.state in _WARNING_STATES else "",
@@ -398,7 +399,7 @@ def _turn(response: Response, number: str) -> dict[str, Any] | None:
     usage = UsageRecord.objects.filter(object_id=response.pk, endpoint=response.endpoint, turn=turn.number)
     used = usage.order_by("occurred_at", "pk").last() or response
     rows = [
-        ("State", turn.state),
+        ("State", state_words(turn.state)),
         ("Finish reason", turn.finish_reason or "–"),
         ("Input", f"{turn.input_tokens:,} tokens"),
         ("Cached input", f"{turn.cached_tokens:,}"),
@@ -424,7 +425,7 @@ def _call(response: Response, key: str) -> dict[str, Any] | None:
         ("Tool", call.name),
         ("Kind", call.kind),
         ("Call ID", call.call_id),
-        ("State", call.status),
+        ("State", state_words(call.status)),
         ("Error", call.error or "–"),
         ("Attempts", str(call.attempt)),
         *_times(call.started_at, call.ended_at),
@@ -439,7 +440,7 @@ def _approval(response: Response, key: str) -> dict[str, Any] | None:
     rows = [
         ("Call ID", approval.call_id),
         ("Approval request ID", approval.pk),
-        ("State", approval.state),
+        ("State", state_words(approval.state)),
         *_times(approval.asked_at, approval.answered_at),
     ]
     return {"rows": rows, "has_content": False}

@@ -41,10 +41,10 @@ class SpanKind(StrEnum):
     LOST = "lost"
 
 
-WORK = frozenset(SpanKind) - {SpanKind.RUN, SpanKind.ATTEMPT, SpanKind.APPROVAL, SpanKind.CLIENT}
-"""Kinds of spans that explain the time of a run. Time without a span of these kinds is overhead."""
-# These spans continue after the run, because the client may answer much later, with another request.
 _WAITS = frozenset({SpanKind.APPROVAL, SpanKind.CLIENT})
+"""Kinds of waits for people and clients. They may continue after the run, as a client answers with another request."""
+WORK = frozenset(SpanKind) - {SpanKind.RUN, SpanKind.ATTEMPT} - _WAITS
+"""Kinds of spans on which the platform works. Time without work and without a wait is overhead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ def waterfall(spans: Iterable[TraceSpan], *, began: datetime, ended: datetime | 
     ]
     return Waterfall(
         bars=bars,
-        gaps=gaps([intervals[index] for index in work], end=run),
+        gaps=gaps([intervals[index] for index, row in enumerate(rows) if row.kind in WORK | _WAITS], end=run),
         ticks=ticks(scale),
         run=run,
         scale=scale,

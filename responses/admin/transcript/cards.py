@@ -86,7 +86,7 @@ class ToolCard:
     @property
     def badge(self) -> str:
         """Status badge."""
-        return badge(self.status.replace("_", " "), _TONES.get(self.status, "")) if self.status else ""
+        return badge(self.status, _TONES.get(self.status, "")) if self.status else ""
 
     def without_content(self) -> "ToolCard":
         """Return the card for viewers who may not read content."""

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from django.urls import reverse
 
-from console.widgets import size
+from console.widgets import size, state_words
 from conversations.files import storage
 from conversations.items import plain_text
 from conversations.models import Item, Placement, Section
@@ -63,6 +63,11 @@ class TextEntry:
     note: str
     parts: Sequence[ItemPart]
     in_context: bool
+
+    @property
+    def state(self) -> str:
+        """The status in words."""
+        return state_words(self.status)
 
     @property
     def size(self) -> str:

@@ -15,6 +15,7 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString, mark_safe
 from psycopg.errors import QueryCanceled
 
+from console.markdown import without_markup
 from console.widgets import badge, when
 from conversations.models import Item, Placement, Section
 from core.clock import now
@@ -148,7 +149,7 @@ def _hits(rows: Sequence[tuple[UUID, str, str, datetime, str]]) -> list[dict[str
     tones = {"user": "primary", "assistant": "success"}
     return [
         {
-            "badge": badge(speaker.replace("_", " "), tones.get(speaker, "")),
+            "badge": badge(speaker, tones.get(speaker, "")),
             "url": url_of_place(places[key], wire_ids[key]),
             "owner": places[key].owner,
             "team": names.get(team_id, ""),
@@ -163,7 +164,7 @@ def _hits(rows: Sequence[tuple[UUID, str, str, datetime, str]]) -> list[dict[str
 def _snippet(text: str) -> SafeString:
     # Order matters: the text is untrusted, so it is escaped before the markers of a match become tags. The index strips
     # control characters, so no text contains these.
-    marked = str(escape(text)).replace("\x02", "<mark>").replace("\x03", "</mark>")
+    marked = str(escape(without_markup(text))).replace("\x02", "<mark>").replace("\x03", "</mark>")
     return mark_safe(marked)  # noqa: S308 - escaped above
 
 

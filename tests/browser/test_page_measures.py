@@ -1,0 +1,120 @@
+"""Measures of the pages: nothing lies outside of the window, rows of lists are low, a status has one spelling."""
+
+import re
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from responses.webhooks.events import EVENT_TYPES
+from responses.webhooks.models import WebhookEndpoint
+from tenants import scope
+from tenants.models import Model, ModelVisibility, Team
+from tests.admin.crawling import TeamData
+from tests.browser.chromium import CHROMIUM, INSTALL
+from tests.browser.test_every_page import pages, status_of
+from tests.browser.visiting import person, visiting
+from tests.support.sampling import sampled
+from tests.support.web import WebProcess
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason=INSTALL)]
+MAX_ROW = 100
+"""Height of a row of a list in pixels: a name of two lines, and a line below it."""
+# Lists that name what their page is about, and those that were reported.
+ALWAYS = [
+    "/admin/tenants/apikey/", "/admin/responses/webhookendpoint/", "/admin/tenants/model/", "/admin/tenants/price/add/",
+    "/admin/responses/response/?period=30d", "/admin/responses/toolcall/?period=30d", "/admin/tenants/connector/",
+    "/admin/tenants/usagerecord/?period=30d", "/admin/tenants/upstream/", "/admin/tenants/team/",
+]  # fmt: skip
+
+
+@pytest.fixture
+def crowded(subject: TeamData, database: None) -> Iterator[TeamData]:
+    """A webhook with all events, and a model that thirty teams may use."""
+    endpoint = {"url": "https://hooks.example/a", "secret": "whsec_a", "event_types": [*EVENT_TYPES], "name": "all"}
+    with scope.every_team():
+        added = WebhookEndpoint.objects.create(team=subject.team, **endpoint)
+        teams = [Team.objects.create(name=f"Research and teaching {uuid.uuid4().hex[:6]}") for _ in range(30)]
+        model = Model.objects.order_by("pk")[0]
+        shown = [ModelVisibility.objects.create(model=model, team=team) for team in teams]
+    yield subject
+    with scope.every_team():
+        added.delete()
+        for row in shown:
+            row.delete()
+
+
+@pytest.mark.parametrize("width", [380, 1280])
+def test_nothing_lies_outside_of_the_window(width: int, browser: Browser, web: WebProcess, crowded: TeamData) -> None:
+    found = []
+    with visiting(browser, web.url, person("administrator")) as visit:
+        visit.wide(width)
+        for url in [*ALWAYS, *sampled(pages(crowded), 12, key=f"measures {width}")]:
+            if status_of(visit, url) == 200:
+                found += [f"{url}: {entry}" for entry in visit.page.evaluate(_OUTSIDE)]
+    assert not found, "\n".join(found)
+
+
+def test_lists_show_all_columns_in_low_rows(browser: Browser, web: WebProcess, crowded: TeamData) -> None:
+    found = []
+    lists = [url for url in pages(crowded) if re.fullmatch(r"/admin/[a-z]+/[a-z]+/", url)]
+    with visiting(browser, web.url, person("administrator")) as visit:
+        visit.wide(1280)
+        for url in [*ALWAYS, *sampled(lists, 8, key="lists")]:
+            if status_of(visit, url) == 200:
+                found += [f"{url}: {entry}" for entry in visit.page.evaluate(_CUT)]
+                heights = visit.page.evaluate(_HEIGHTS)
+                found += [f"{url}: a row of {height} pixels" for height in heights if height > MAX_ROW]
+    assert not found, "\n".join(found)
+
+
+def test_a_status_has_one_spelling_on_all_pages(browser: Browser, web: WebProcess, crowded: TeamData) -> None:
+    spellings: dict[str, dict[str, str]] = defaultdict(dict)
+    with visiting(browser, web.url, person("administrator")) as visit:
+        visit.wide(1280)
+        response = crowded.rows[next(model for model in crowded.rows if model._meta.model_name == "response")][0]
+        tabs = [
+            f"/admin/responses/response/{response.pk}/change/?tab={tab}" for tab in ("timeline", "attempts", "usage")
+        ]
+        for url in ["/admin/", "/admin/live/", "/admin/approvals/?state=decided", *ALWAYS, *tabs]:
+            assert status_of(visit, url) == 200
+            for text in visit.page.evaluate(_STATUSES):
+                spellings[text.lower().replace("_", " ")][text] = url
+    assert len(spellings) > 5
+    assert {key: found for key, found in spellings.items() if len(found) > 1} == {}
+    # Codes of errors and names of events stay as the API spells them.
+    words = [text for found in spellings.values() for text in found if not re.search("[._]", text)]
+    assert [text for text in words if text[0].islower()] == []
+
+
+# Return visible elements whose right edge lies outside of the window and that no container scrolls.
+_OUTSIDE = """() => {
+  const scrolls = (it) => {
+    for (let box = it.parentElement; box && box !== document.body; box = box.parentElement) {
+      if (/auto|scroll|hidden|clip/.test(getComputedStyle(box).overflowX)) return true;
+    }
+    return false;
+  };
+  const cut = [...document.querySelectorAll('main *, #page *')].filter((it) => {
+    const box = it.getBoundingClientRect();
+    const style = getComputedStyle(it);
+    const isShown = it.checkVisibility({ visibilityProperty: true, contentVisibilityAuto: true });
+    return box.width > 1 && box.height > 1 && isShown && style.position !== 'fixed' && box.right > innerWidth + 1
+      && box.left < innerWidth * 2 && !it.closest('svg') && !scrolls(it);
+  });
+  const end = (it) => Math.round(it.getBoundingClientRect().right);
+  return cut.slice(0, 3).map((it) => `${it.tagName} ${it.className} ends at ${end(it)}`);
+}"""
+# Return the lists that have to be scrolled to see their last column.
+_CUT = """() => [...document.querySelectorAll('#result_list')].flatMap((list) => {
+  const right = Math.round(list.getBoundingClientRect().right);
+  let box = list.parentElement;
+  while (box && !/auto|scroll|hidden/.test(getComputedStyle(box).overflowX)) box = box.parentElement;
+  const end = Math.round(box ? box.getBoundingClientRect().right : innerWidth);
+  return right > end + 1 ? [`the list ends at ${right}, its container at ${end}`] : [];
+})"""
+_HEIGHTS = "() => [...document.querySelectorAll('#result_list tbody tr')].map((it) => Math.round(it.offsetHeight))"
+_STATUSES = """() => [...document.querySelectorAll('.c-tag, .c-fall-state, .c-live-state')]
+  .filter((it) => it.offsetParent).map((it) => it.innerText.trim()).filter((text) => /^[a-z _.]+$/i.test(text))"""
