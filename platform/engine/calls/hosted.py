@@ -360,6 +360,8 @@ class HostedCalls:
         index, opened, self._opened = self._state.next_output_index, self._opened, None
         items = call_items.final_items(self._tools[call.name], call, opened or {}, result)
         events += call_items.close(items, output_index=index, include=self._include)
+        # A later turn may have a call of the same id, whose item is another one.
+        self._item_ids.pop(call.call_id, None)
         return events, [OutputItem(body=body) for body in items]
 
 

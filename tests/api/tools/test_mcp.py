@@ -85,6 +85,8 @@ def test_five_dependent_calls_run_in_order_with_one_listing(
     script.say("5")
     response = respond(model=script.model, input="Count to five.", tools=[tool(served)])
     assert [call["output"] for call in of(response, "mcp_call")] == ["1", "2", "3", "4", "5"]
+    # The model has used the same call id in each turn.
+    assert len({call["id"] for call in of(response, "mcp_call")}) == len(response["output"]) - 2
     assert (len(of(response, "mcp_list_tools")), served.lists) == (1, 1)
     assert (response["usage"]["input_tokens"], response["usage"]["output_tokens"]) == (6 * 7, 6 * 3)
 
