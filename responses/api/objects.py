@@ -103,9 +103,11 @@ class AttemptEntry(TypedDict):
         str | None, Field(description="Why it failed, such as `connection refused`, `no answer in time` or `HTTP 500`.")
     ]
     http_status: Annotated[int | None, Field(description="Status of the model's server, if it has answered.")]
-    upstream_request_id: str | None
+    upstream_request_id: Annotated[
+        str | None, Field(description="Id that the model's server has given the request; null without one.")
+    ]
     started_at: UnixTime
-    duration_ms: int | None
+    duration_ms: Annotated[int | None, Field(description="Null while it continues.")]
 
 
 class TimelineEntry(TypedDict):

@@ -16,6 +16,8 @@ from server.reference.openapi import document, operation_id
 EXTENSIONS = {
     "responses.list",
     "responses.approvals.decide",
+    "responses.attempts.list",
+    "responses.timeline",
     "conversations.list",
     "conversations.cancel",
     "conversations.fork",

@@ -38,6 +38,10 @@ OPERATIONS = {
     "unchanged.",
     "responses.approvals.decide": "Approves or denies a call for which a background response waits, and returns the "
     "response. It continues when all of its open approval requests are decided. An extension of OpenAI's API.",
+    "responses.attempts.list": "Lists the requests of a response to model servers with their outcomes, oldest first. An "
+    "extension of OpenAI's API.",
+    "responses.timeline": "Returns the model calls, tool calls, approvals and measured parts of a response with their times. "
+    "An extension of OpenAI's API.",
     "responses.input_items.list": "Lists the input of a response: the items of its previous responses, then its own.",
     "responses.input_tokens.count": "Returns the number of input tokens that a request would use, without running it.",
     "responses.compact": "Compacts a long context into its user messages and one encrypted item, which can begin the "
@@ -224,6 +228,10 @@ PARAMETERS = {
     "created_after": "Only objects that were created after this time, in Unix seconds.",
     "created_before": "Only objects that were created before this time, in Unix seconds.",
     "metadata": "Only objects with these metadata, written as `metadata[key]=value`.",
+    "safety_identifier": "Only responses of requests with this identifier of an end user.",
+    "user": "Only responses of requests with this identifier of an end user.",
+    "error_code": "Only responses that failed with this error code.",
+    "request_id": "Only the response of the request with this id, which is in its header `x-request-id`.",
     "response_id": "Id of the response.",
     "approval_request_id": "Id of the `mcp_approval_request` item.",
     "include": "Optional fields to include in items.",
@@ -1284,6 +1292,7 @@ OBJECTS: dict[str, dict[str, str]] = {
         "allowed_tools": "Hosted tools that the key may use; `*` is every tool.",
         "limits": "Limits of the team, the key and the end user. The lowest wins.",
         "budgets": "Budgets of the team, the key and the end user.",
+        "spend": "Cost of the requests of the team and the key in each current period.",
     },
     "MeTeam": {"time_zone": "Time zone in which the periods of budgets begin."},
     "MeKey": {
@@ -1298,6 +1307,14 @@ OBJECTS: dict[str, dict[str, str]] = {
         "value": "The limit.",
         "remaining": "Remaining amount; null for limits of a single request.",
         "reset_seconds": "Seconds until all of it is available again, if nothing is used; null if it does not reset.",
+    },
+    "MeSpend": {
+        "subject": "Subject of the spend: `team` or `key`.",
+        "subject_id": "Id of the team or key.",
+        "period": "`day`, `week` or `month`, in the time zone of the team.",
+        "spent": "US dollars that were spent in this period.",
+        "period_start": "Beginning of the period in Unix seconds.",
+        "period_end": "End of the period in Unix seconds.",
     },
     "MeBudget": {
         "subject": "Subject of the budget: `team`, `key` or `end_user`.",
