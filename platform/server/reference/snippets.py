@@ -131,10 +131,10 @@ def _literal(value: Any, depth: int) -> str:
     """Return a value as Python, over several lines if it is long."""
     match value:
         case Mapping():
-            inner = [f"{json.dumps(key)}: {_literal(one, depth + 1)}" for key, one in value.items()]
+            inner = [f"{json.dumps(key)}: {_literal(part, depth + 1)}" for key, part in value.items()]
             opening, closing = "{", "}"
         case list():
-            inner = [_literal(one, depth + 1) for one in value]
+            inner = [_literal(part, depth + 1) for part in value]
             opening, closing = "[", "]"
         case str():
             return json.dumps(value, ensure_ascii=False)
@@ -144,7 +144,7 @@ def _literal(value: Any, depth: int) -> str:
     if len(line) + 4 * depth + 16 <= _WIDTH and "\n" not in line:
         return line
     indent = "    " * (depth + 1)
-    return "\n".join([opening, *(f"{indent}{one}," for one in inner), "    " * depth + closing])
+    return "\n".join([opening, *(f"{indent}{part}," for part in inner), "    " * depth + closing])
 
 
 def _json(value: Any) -> str:
