@@ -73,7 +73,7 @@ def rendered(page: str, views: Mapping[str, Mapping[str, View]], *, loaded: Call
         opening, name, view, closing = match.groups()
         content = loaded(name)
         if content is None:
-            text = f"Not measured yet: `.venv/bin/python -m benchmarks {name} --publish` fills in this table."
+            text = f"To be measured: `.venv/bin/python -m benchmarks {name} --publish` fills in this table."
         else:
             text = views[name][view](content)
         return f"{opening}\n{text}\n\n{closing}"
