@@ -272,7 +272,7 @@ def test_an_unanswered_request_is_not_repeated_under_a_budget(
     Model.objects.filter(name=script.model).update(max_output_tokens=1_000, max_audio_seconds=60)
     services.set_prices(Model.objects.get(name=script.model), entries)
     script.then(Answer(pieces=[Cut()], delayed_head=True, done=False))
-    assert error(ask(api, path, script.model)) == (503, None, "server_error")
+    assert error(ask(api, path, script.model)) == (503, None, "upstream_unreachable")
     row = usage_record(caller)
     assert (len(script.received), row.outcome) == (1, "failed")
     assert row.budget_cost or row.cost
