@@ -79,6 +79,7 @@ def test_each_request_has_one_log_line(process: WebProcess, api: Api, script: Sc
         "method": "POST",
         "path": "/v1/responses",
         "status": answer.status_code,
+        "code": None,
         "bytes": len(answer.content),
         "request_id": answer.headers["x-request-id"],
         "team": api.caller.team.pk,
