@@ -51,7 +51,7 @@ GROUPS = {
     "Development": {
         "seed_demo": "Add demo teams with users, API keys, responses and conversations of several weeks.",
         "prepare_demo": "Prepare a demo team with a key, an administrator and an upstream, as `up` does.",
-        "api_coverage": "Generate the API reference and the tables of the manual.",
+        "api_coverage": "Generate the pages of the API reference and the tables of the manual.",
         "build_docs": "Build the documentation that web serves below /docs/guide/, if its sources have changed.",
         "dump_schema": "Run all migrations in a temporary database and write platform/server/database/schema.sql.",
         "makemigrations": "Create migrations for changed models.",
