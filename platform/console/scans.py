@@ -7,7 +7,7 @@ combination of filters makes a page read millions of rows. The table has an inde
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, reduce
 from operator import and_
@@ -46,6 +46,19 @@ WHERE matches OR place = %s
 ORDER BY created_at DESC, id DESC
 LIMIT %s
 """
+# One part of a scan of all rows. Each row has its time, from which the next part continues.
+_SCAN_PART = """
+SELECT id, matches, created_at, place FROM (
+    SELECT id, created_at, matches, row_number() OVER (ORDER BY created_at DESC, id DESC) AS place
+    FROM ({rows}) AS newest
+) AS scanned
+WHERE matches OR place = %s
+ORDER BY created_at DESC, id DESC
+LIMIT %s
+"""
+_COUNT_BY_TEAM = "SELECT team_id, count(*) FROM ({rows}) AS scanned WHERE matches GROUP BY team_id"
+Position = tuple[datetime, str]
+"""Time and id of a row: the place in the order of a list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +76,14 @@ class ScanPlan:
         self,
         statement: str,
         *before: Any,
-        max_rows: int = SCAN_LIMIT,
+        max_rows: int | None = SCAN_LIMIT,
         after: Sequence[Any] = (),
         columns: Sequence[str] = (),
     ) -> list[Any]:
         """Execute a statement over `{rows}`: the newest `max_rows` rows in order, with a boolean column `matches`.
 
-        `before` and `after` are its parameters; `columns` are the columns that it reads besides id and `created_at`.
+        Without `max_rows`, over all rows, which only exports may read. `before` and `after` are its parameters;
+        `columns` are the columns that it reads besides id and `created_at`.
         """
         condition = self.condition
         matches = Value(value=True) if condition is None else ExpressionWrapper(condition, BooleanField())
@@ -96,6 +110,22 @@ class ScanPlan:
         """
         rows = self.rows(_SCAN, max_rows, max_rows=max_rows, after=[max_rows, limit])
         return [row_id for row_id, matches, _ in rows if matches], rows[-1][2] if rows else None
+
+    def scan_part(self, start: Position, *, limit: int) -> tuple[list[str], Position | None]:
+        """Return the ids of at most `limit` matching rows older than `start`, newest first, and where to continue.
+
+        The position is None if there are no older rows. A part reads at most `SCAN_LIMIT` rows and may be empty.
+        """
+        at, row_id = start
+        # The first condition looks the rows up in the index by time.
+        older = self.indexed.filter(Q(created_at__lte=at) & (Q(created_at__lt=at) | Q(pk__lt=row_id)))
+        rows = replace(self, indexed=older).rows(_SCAN_PART, after=[SCAN_LIMIT, limit])
+        has_more = bool(rows) and (len(rows) == limit or rows[-1][3] == SCAN_LIMIT)
+        return [row[0] for row in rows if row[1]], (rows[-1][2], rows[-1][0]) if has_more else None
+
+    def count_by_team(self) -> dict[str, int]:
+        """Return the number of matching rows of each team. Reads every row of the lookup, so it is not for pages."""
+        return dict(self.rows(_COUNT_BY_TEAM, max_rows=None, columns=["team_id"]))
 
 
 def plan_scan(

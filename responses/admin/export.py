@@ -1,13 +1,14 @@
 """Export of responses with their input and output, as JSON Lines."""
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import orjson
-from django.db.models import Count
 from django.http import HttpRequest, StreamingHttpResponse
 
+from console.scans import Position, ScanPlan
 from conversations.models import Placement, Section
 from core.clock import now
 from core.db.db_threads import in_db_thread
@@ -21,9 +22,8 @@ from tenants.console.viewer import viewer_of
 from tenants.models import Team
 
 EXPORTERS: Roles = CONTRIBUTORS | OPERATORS
-MAX_EXPORTED = 10_000
-# Number of responses that are read at a time, which bounds the memory of an export.
-_EXPORT_BATCH = 25
+# Number of responses whose ids, and whose content, are read at a time, which bounds the memory of an export.
+_SCAN_BATCH, _EXPORT_BATCH = 1000, 25
 _EXPORTED_COLUMNS = (
     "id", "created_at", "ended_at", "status", "mode", "background", "team_id", "api_key_id", "model", "upstream_model",
     "previous_response_id", "conversation_id", "end_user", "request_id", "client_request_id", "first_token_ms",
@@ -32,17 +32,17 @@ _EXPORTED_COLUMNS = (
 )  # fmt: skip
 
 
-def export_responses(request: HttpRequest, ids: Iterable[str]) -> StreamingHttpResponse:
-    """Stream the responses that the user may export as JSON Lines, newest first.
+def export_responses(request: HttpRequest, plan: ScanPlan) -> StreamingHttpResponse:
+    """Stream all responses of a list that the user may export as JSON Lines, newest first.
 
     The audit log records the number of exported responses for each team.
     """
-    rows = Response.objects.filter(pk__in=list(ids)[:MAX_EXPORTED])
-    viewer = viewer_of(request)
+    viewer, started = viewer_of(request), now()
     teams = viewer.team_ids(EXPORTERS)
-    if teams is not None:
-        rows = rows.filter(team_id__in=teams)
-    counts = dict(rows.values_list("team_id").annotate(rows=Count("pk")).order_by())
+    # Responses that are created during the export are not part of it, so that it ends and has the recorded number.
+    rows = plan.indexed.filter(created_at__lt=started)
+    plan = replace(plan, indexed=rows if teams is None else rows.filter(team_id__in=teams))
+    counts = plan.count_by_team()
     for team_id, count in sorted(counts.items()):
         after = {"rows": count, "filters": request.GET.urlencode()[:1000]}
         audit_row(
@@ -54,10 +54,13 @@ def export_responses(request: HttpRequest, ids: Iterable[str]) -> StreamingHttpR
             target="responses",
         )
     audit_team_reads(viewer, {team_id for team_id in counts if viewer.may_read(team_id)})
-    exported = list(rows.order_by("-created_at", "-id").values_list("pk", flat=True))
+
+    # The body is streamed after the transaction of the request has ended, so each part opens the scope again.
+    def read_ids(start: Position) -> tuple[list[str], Position | None]:
+        with scope.team(*viewer.visible_teams):
+            return plan.scan_part(start, limit=_SCAN_BATCH)
 
     def read_batch(batch: Sequence[str]) -> bytes:
-        # The response is streamed after the transaction of the request has ended, so the scope is opened again.
         with scope.team(*viewer.visible_teams):
             found = {row.pk: row for row in Response.objects.filter(pk__in=batch)}
             readable = [row for row in found.values() if row.stored and viewer.may_read(row.team_id)]
@@ -75,8 +78,11 @@ def export_responses(request: HttpRequest, ids: Iterable[str]) -> StreamingHttpR
         return b"".join(lines)
 
     async def stream() -> AsyncGenerator[bytes, None]:
-        for start in range(0, len(exported), _EXPORT_BATCH):
-            yield await in_db_thread(partial(read_batch, exported[start : start + _EXPORT_BATCH]))
+        position: Position | None = (started, "")
+        while position is not None:
+            ids, position = await in_db_thread(partial(read_ids, position))
+            for first in range(0, len(ids), _EXPORT_BATCH):
+                yield await in_db_thread(partial(read_batch, ids[first : first + _EXPORT_BATCH]))
 
     name = f"responses-{now():%Y%m%d-%H%M%S}.jsonl"
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}

@@ -33,7 +33,7 @@ from console.filters import (
     exact,
     text_filter,
 )
-from console.scans import ScannedChangeList
+from console.scans import ScannedChangeList, plan_scan
 from console.tables import Cell
 from console.widgets import TimeFilter, ago, duration
 from core.clock import now
@@ -346,16 +346,15 @@ class ResponseAdmin(ChosenColumns, ResponseActions, RowPages):
         return TemplateResponse(request, "admin/responses/response/histogram.html", context)
 
     def export_view(self, request: HttpRequest) -> StreamingHttpResponse:
-        """Export the filtered responses as JSON Lines, newest first, at most `export.MAX_EXPORTED`."""
+        """Export the filtered responses as JSON Lines, newest first."""
         if not viewer_of(request).may(export.EXPORTERS):
             raise PermissionDenied
         rows: Any = self.get_changelist_instance(request)
-        ids, _ = rows.plan.scan(limit=export.MAX_EXPORTED)
-        return export.export_responses(request, ids)
+        return export.export_responses(request, rows.plan)
 
     def export_selected(self, request: HttpRequest, queryset: QuerySet[Response]) -> StreamingHttpResponse:
         """Export the selected responses as JSON Lines."""
-        return export.export_responses(request, queryset.values_list("pk", flat=True))
+        return export.export_responses(request, plan_scan(queryset, [], is_bounded=False))
 
     @override
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from django.test import Client
 
 from core.clock import now
 from limits import services
+from tenants import scope
+from tenants.models import Budget, LimitSet, RejectedRequest
 from tests.admin.rows import add_rejections, add_response, add_usage, member, text
 from tests.support.api import Caller, MakeCaller
 
@@ -98,6 +100,22 @@ def test_rejected_requests_are_shown_by_limit_and_subject(lead: Client, caller: 
     page = text(lead.get(REJECTIONS))
     assert f"/admin/limits/{caller.team.pk}/?key={caller.key.pk}" in page
     assert f"/admin/limits/{caller.team.pk}/?end_user=ada" in page
+
+
+def test_the_files_of_rejections_and_budgets_are_complete(lead: Client, caller: Caller) -> None:
+    number = 510
+    hour = now().replace(minute=0, second=0, microsecond=0)
+    with scope.team(caller.team.pk):
+        RejectedRequest.objects.bulk_create(
+            RejectedRequest(team=caller.team, hour=hour, limit="budget_day", subject="end_user", end_user=f"u{index}")
+            for index in range(number)
+        )
+        sets = LimitSet.objects.bulk_create(LimitSet(team=caller.team, end_user=f"u{index}") for index in range(number))
+        Budget.objects.bulk_create(
+            Budget(team=caller.team, limit_set=limit_set, period="day", amount=10) for limit_set in sets
+        )
+    assert len(table(lead, REJECTIONS)) == number
+    assert len(table(lead, BUDGETS)) == number
 
 
 def test_rejections_of_other_teams_are_hidden(caller: Caller, make_caller: MakeCaller) -> None:

@@ -1,5 +1,6 @@
 """Actions on responses: cancel, retry, delete and export."""
 
+from datetime import timedelta
 from typing import Any
 
 import orjson
@@ -7,6 +8,8 @@ import pytest
 from django.test import Client
 
 from conversations.models import Section
+from core.clock import now
+from core.ids import new_id
 from responses.models import Response
 from tenants import scope, services
 from tenants.models import AuditEvent, UsageRecord
@@ -195,6 +198,27 @@ def test_an_export_contains_the_filtered_responses(lead: Client, caller: Caller)
     assert line["response"]["output"][0]["content"][0]["text"] == "The answer"
     (event,) = audited(caller, "responses.exported")
     assert (event.after["rows"], event.after["filters"]) == (1, "model=wanted")
+
+
+@pytest.mark.slow
+def test_an_export_has_no_maximum_number_of_responses(lead: Client, caller: Caller) -> None:
+    number, at = 10_100, now() - timedelta(hours=1)
+    first = add_response(caller, model="other")
+    columns = {field.attname: getattr(first, field.attname) for field in Response._meta.concrete_fields}
+    with scope.team(caller.team.pk):
+        # Many have the same time, so that parts of the export begin among them.
+        Response.objects.bulk_create(
+            [
+                Response(**columns | {"id": new_id("resp"), "model": "many", "created_at": at + timedelta(seconds=nth)})
+                for nth in (index // 300 for index in range(number))
+            ],
+            batch_size=1000,
+        )
+    lines = exported_lines(lead.get(f"{LIST}export/", {"model": "many"}))
+    assert len({line["id"] for line in lines}) == len(lines) == number
+    assert lines == sorted(lines, key=lambda line: (line["created_at"], line["id"]), reverse=True)
+    (event,) = audited(caller, "responses.exported")
+    assert event.after["rows"] == number
 
 
 def test_an_export_without_content_access_has_metrics_only(operator: Client, caller: Caller) -> None:

@@ -60,15 +60,15 @@ class BudgetState:
         return "bad" if self.percent >= 100 else "warn" if self.percent >= 80 or self.used_up else "good"
 
 
-def budget_states(*, teams: Sequence[str] | None, at: datetime) -> list[BudgetState]:
-    """Return the budgets of teams (None: all), the largest spent percentage first; at most `MAX_BUDGETS`.
+def budget_states(*, teams: Sequence[str] | None, at: datetime, most: int | None = MAX_BUDGETS) -> list[BudgetState]:
+    """Return the `most` largest budgets of teams (None: all), the largest spent percentage first.
 
     Budgets that apply to every end user (`*`) are left out, because they are spent by each end user separately.
     """
     found = Budget.objects.exclude(limit_set__end_user=EVERY_END_USER)
     if teams is not None:
         found = found.filter(team__in=teams)
-    budgets = list(found.select_related("team", "limit_set__api_key").order_by("-amount", "pk")[:MAX_BUDGETS])
+    budgets = list(found.select_related("team", "limit_set__api_key").order_by("-amount", "pk")[:most])
     spans = {budget.pk: period_of(budget, at) for budget in budgets}
     end = end_of_sums(at)
     wanted: dict[tuple[datetime, datetime], list[Budget]] = defaultdict(list)
@@ -104,8 +104,10 @@ def budget_states(*, teams: Sequence[str] | None, at: datetime) -> list[BudgetSt
 def budgets(request: HttpRequest, viewer: Viewer) -> HttpResponseBase:
     """Render the budgets that the user may see, or the CSV file with `format=csv`."""
     teams = viewer.team_ids()
-    table = Table(title="Budgets", columns=_COLUMNS, rows=budget_states(teams=teams, at=now()))
-    if request.GET.get("format") == "csv":
+    is_file = request.GET.get("format") == "csv"
+    states = budget_states(teams=teams, at=now(), most=None if is_file else MAX_BUDGETS)
+    table = Table(title="Budgets", columns=_COLUMNS, rows=states)
+    if is_file:
         return table.csv_file("budgets.csv")
     every_user = Budget.objects.filter(limit_set__end_user=EVERY_END_USER).select_related("team")
     if teams is not None:

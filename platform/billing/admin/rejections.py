@@ -35,8 +35,9 @@ def rejections(request: HttpRequest, viewer: Viewer) -> HttpResponseBase:
     # The range and the filters are the same as on the usage page.
     query = parse_query(request.GET, current_time=now(), zone=default_zone(request, viewer))
     teams = viewer.team_ids()
-    rows = _rows(query, teams)
-    if request.GET.get("format") == "csv":
+    is_file = request.GET.get("format") == "csv"
+    rows = _rows(query, teams, most=None if is_file else MAX_ROWS)
+    if is_file:
         return _csv(rows)
     chosen = {name: value for name, value in query.filters.items() if name in {"team", "key"}}
     shown = {"range": query.range, "tz": query.zone.key, **chosen}
@@ -59,7 +60,7 @@ def rejections(request: HttpRequest, viewer: Viewer) -> HttpResponseBase:
     )
 
 
-def _rows(query: UsageQuery, teams: Sequence[str] | None) -> list[dict[str, Any]]:
+def _rows(query: UsageQuery, teams: Sequence[str] | None, *, most: int | None) -> list[dict[str, Any]]:
     found = RejectedRequest.objects.filter(hour__gte=query.since, hour__lt=query.until)
     if teams is not None:
         found = found.filter(team__in=teams)
@@ -67,7 +68,7 @@ def _rows(query: UsageQuery, teams: Sequence[str] | None) -> list[dict[str, Any]
         if name in {"team", "key"}:
             found = found.filter(**{FILTERS[name]: value})
     groups = found.values("team_id", "api_key_id", "end_user", "limit", "subject", "endpoint")
-    sums = list(groups.annotate(number=Sum("count")).order_by("-number", "team_id", "limit")[:MAX_ROWS])
+    sums = list(groups.annotate(number=Sum("count")).order_by("-number", "team_id", "limit")[:most])
     names = dict(Team.objects.filter(pk__in={row["team_id"] for row in sums}).values_list("pk", "name"))
     keys = ApiKey.objects.filter(pk__in={row["api_key_id"] for row in sums}).in_bulk()
     rows = []

@@ -55,6 +55,7 @@ from tenants.prices import NO_PRICE
 _MAX_CHOICES = 200
 _MAX_GROUPS = 1000
 _MOST_CHANGE = 100
+_CUT = f"Only the newest {MAX_ROWS:,} responses were counted."
 
 
 def default_zone(request: HttpRequest, viewer: Viewer) -> str:
@@ -186,7 +187,7 @@ def pivot(request: HttpRequest, viewer: Viewer) -> HttpResponseBase:
         totals=[_shown(query, value) for value in found.totals],
         total=_shown(query, found.total, unpriced=found.unpriced),
         unpriced=found.unpriced if found.total is not None else 0,
-        notes=[*query.notes, *([f"Only the newest {MAX_ROWS:,} responses were counted."] if found.is_cut else [])],
+        notes=[*query.notes, *([_CUT] if found.is_cut else [])],
         presets=[(f"?{urlencode(preset)}", title) for title, preset in PRESETS.items()],
         ranges=[(query.url(range=name), title, name == query.range) for name, title in RANGES.items()],
         csv_url=query.url(format="csv"),
@@ -227,6 +228,8 @@ def _pivot_csv(query: PivotQuery, found: Pivot) -> HttpResponse:
         cells = ["" if value is None else written(value) for value in row.values]
         lines.append([row.name, "" if is_other(row.key) else row.key, *cells, written(row.total)])
     lines.append(["Total", "", *map(written, found.totals), written(found.total)])
+    if found.is_cut:
+        lines.append([_CUT])
     name = f"usage-{query.metric.name}-{query.rows.name}-{query.columns.name}-{query.since:%Y%m%d}.csv"
     return csv_file(name, lines)
 
