@@ -3,22 +3,27 @@
 import csv
 import io
 import json
+import uuid
 from collections.abc import Iterator
 from datetime import timedelta
+from html import unescape
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import ProgrammingError, connection, connections
 from django.test import Client
 
 from core.clock import now
 from core.origin import Origin, use_origin
-from tenants import audit_seals, scope
+from tenants import audit_seals, scope, services
 from tenants.audit import audit
-from tenants.models import AuditEvent, AuditSeal
+from tenants.models import AuditEvent, AuditSeal, Membership, Model, Upstream
+from tenants.services import KeySpec
+from tests.admin.conftest import CountQueries
 from tests.admin.rows import streamed, text
-from tests.support.api import Caller
+from tests.support.api import Caller, MakeCaller
 
 LIST = "/admin/tenants/auditevent/"
 
@@ -28,6 +33,12 @@ def write(caller: Caller, action: str = "thing.done", **fields: Any) -> AuditEve
     with scope.every_team():
         audit(team_id=caller.team.pk, actor="user:ada", action=action, target="thing_1", **fields)
         return AuditEvent.objects.filter(team=caller.team).latest("pk")
+
+
+def audit_of(caller: Caller, *, actor: str, target: str) -> None:
+    """Write an audit event of the caller's team that mentions other objects."""
+    with scope.every_team():
+        audit(team_id=caller.team.pk, actor=actor, action="thing.mentioned", target=target)
 
 
 def as_owner(sql: str, *values: Any) -> None:
@@ -104,6 +115,53 @@ def test_an_export_applies_the_filters_and_is_audited(lead: Client, caller: Call
     table = list(csv.DictReader(io.StringIO(exported(lead, action="thing.wanted", format="csv"))))
     assert [row["target"] for row in table] == ["thing_1"]
     assert "audit_log.exported" in text(lead.get(LIST))
+
+
+def test_lines_name_their_actors_and_targets(lead: Client, caller: Caller) -> None:
+    with scope.every_team():
+        member = Membership.objects.get(team=caller.team)
+        model = Model.objects.create(
+            name=f"model-{uuid.uuid4().hex}", upstream=Upstream.objects.create(name=uuid.uuid4().hex)
+        )
+    User.objects.filter(pk=member.user_id).update(first_name="Ada", last_name="Lovelace")
+    for action, target, name in (
+        ("api_key.updated", caller.key.pk, caller.key.name),
+        ("team.updated", caller.team.pk, caller.team.name),
+        ("membership.updated", str(member.pk), member.user.get_username()),
+        ("prices.updated", f"model:{model.pk}", model.name),
+        ("session.started", f"user:{member.user.get_username()}", "Ada Lovelace"),
+        ("vector_store.deleted", "vs_gone", "A former name"),
+    ):
+        with scope.every_team():
+            before = {"name": "A former name"} if name == "A former name" else None
+            actor = f"key:{caller.key.pk}"
+            audit(team_id=caller.team.pk, actor=actor, action=action, target=target, before=before)
+        (row,) = [json.loads(line) for line in exported(lead, action=action, format="jsonl").splitlines()]
+        assert (row["actor_name"], row["target_name"], row["team_name"]) == (caller.key.name, name, caller.team.name)
+        page = unescape(text(lead.get(LIST, {"action": action})))
+        assert name in page
+        assert target in page
+    tab = unescape(text(lead.get(f"/admin/tenants/team/{caller.team.pk}/change/?tab=audit")))
+    assert "Ada Lovelace" in tab
+
+
+def test_names_need_no_query_for_each_line(lead: Client, caller: Caller, count_queries: CountQueries) -> None:
+    def add() -> None:
+        key = services.create_key(team=caller.team, spec=KeySpec(name=uuid.uuid4().hex)).key
+        audit_of(caller, actor=f"key:{key.pk}", target=key.pk)
+
+    add()
+    number = count_queries(lead, LIST)
+    for _ in range(5):
+        add()
+    assert count_queries(lead, LIST) == number
+
+
+def test_objects_of_other_teams_are_not_named(lead: Client, caller: Caller, make_caller: MakeCaller) -> None:
+    other = make_caller()
+    audit_of(caller, actor=f"key:{other.key.pk}", target=other.team.pk)
+    (row,) = [json.loads(line) for line in exported(lead, action="thing.mentioned", format="jsonl").splitlines()]
+    assert (row["actor_name"], row["target_name"]) == ("", "")
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv"])

@@ -32,6 +32,7 @@ from console.widgets import (
 )
 from core.clock import now
 from core.db.db_threads import in_db_thread
+from organization.admin.audit_names import Names, named
 from tenants import audit_seals, scope
 from tenants.audit import audit
 from tenants.console.permissions import TeamScoped
@@ -47,6 +48,8 @@ _MAX_FILTERS, _MAX_AGENT, _MAX_NAME = 500, 41, 40
 _COLUMNS = (
     "occurred_at", "actor", "action", "target", "team_id", "address", "agent", "request_id", "before", "after",
 )  # fmt: skip
+_NAMES = ("actor_name", "target_name", "team_name")
+_Line = tuple[Any, ...]
 _TONES = {
     "created": "success",
     "added": "success",
@@ -116,8 +119,20 @@ class AuditAdmin(LogAdmin, TeamScoped):
         query = changelist.get_query_string(remove=["p"])
         page = reverse("admin:tenants_auditevent_export")
         changelist.exports = [(kind.upper(), f"{page}{query}&format={kind}") for kind in _WRITERS]
+        changelist.result_list = list(changelist.result_list)
+        names = Names(changelist.result_list)
+        for event in changelist.result_list:
+            event.names = names
         changelist.seal = AuditSeal.objects.order_by("-pk").first()
         return changelist  # type: ignore[no-any-return]  # the template's own attributes
+
+    @override
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Return a line with its names."""
+        event = super().get_object(request, object_id, from_field)
+        if event is not None:
+            event.names = Names([event])
+        return event
 
     # -- exports -------------------------------------------------------------------------------------------------------
 
@@ -150,10 +165,12 @@ class AuditAdmin(LogAdmin, TeamScoped):
             after={"lines": rows.filter(pk__lte=latest).count(), "filters": query.urlencode()[:_MAX_FILTERS]},
         )
 
-        def read_batch(before: int) -> list[tuple[Any, ...]]:
+        def read_batch(before: int) -> list[_Line]:
             # The body is streamed after the transaction of the request has ended, so the scope is opened again.
             with scope.team(*viewer.visible_teams):
-                return list(rows.filter(pk__lt=before).values_list("pk", *_COLUMNS)[:_EXPORT_BATCH])
+                events = list(rows.filter(pk__lt=before)[:_EXPORT_BATCH])
+                names = Names(events)
+                return [(event.pk, *_exported(event, names)) for event in events]
 
         async def stream() -> AsyncGenerator[str, None]:
             before, header = latest + 1, True
@@ -172,18 +189,19 @@ class AuditAdmin(LogAdmin, TeamScoped):
 
     time = time_column("Time", "occurred_at")
     team_name = column("Team", lambda event: Truncator(event.team.name).chars(_MAX_NAME) if event.team else "–")
-    who = column("Actor", lambda event: event.actor)
+    who = column("Actor", lambda event: named(event.names.actor(event), event.actor))
     what = column("Action", lambda event: badge(event.action, _TONES.get(event.action.rpartition(".")[2], "info")))
     request_link = column("Request ID", lambda event: copyable(event.request_id) if event.request_id else "–")
     old = column("Before", lambda event: json_block(event.before) if event.before else "–")
     new = column("After", lambda event: json_block(event.after) if event.after else "–")
 
     @display(description="Target")
-    def target_id(self, event: AuditEvent) -> SafeString:
+    def target_id(self, event: AuditEvent) -> SafeString | str:
         kind, separator, _ = event.target.partition("_")
         # Links only ids such as `key_019a…`; targets such as `user:name` or `audit_log` have no page to go to.
         is_id = bool(separator) and kind.isalpha() and any(map(str.isdigit, event.target))
-        return copyable(event.target, href=reverse("console:go", args=[event.target]) if is_id else None)
+        cell = copyable(event.target, href=reverse("console:go", args=[event.target]) if is_id else None)
+        return named(event.names.target(event), cell)  # type: ignore[attr-defined]  # names of the page
 
     origin = column(
         "IP address",
@@ -205,16 +223,22 @@ class AuditAdmin(LogAdmin, TeamScoped):
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def _csv(rows: Iterable[tuple[Any, ...]], *, header: bool) -> Iterator[str]:
+def _exported(event: AuditEvent, names: Names) -> _Line:
+    values = (getattr(event, name) for name in _COLUMNS)
+    return (*values, names.actor(event), names.target(event), event.team.name if event.team else "")
+
+
+def _csv(rows: Iterable[_Line], *, header: bool) -> Iterator[str]:
     def text(value: Any) -> str:
         return orjson.dumps(value).decode() if isinstance(value, dict) else "" if value is None else str(value)
 
-    return csv_lines([*([_COLUMNS] if header else []), *(map(text, row) for row in rows)])
+    return csv_lines([*([(*_COLUMNS, *_NAMES)] if header else []), *(map(text, row) for row in rows)])
 
 
-def _jsonl(rows: Iterable[tuple[Any, ...]], *, header: bool) -> Iterator[str]:
+def _jsonl(rows: Iterable[_Line], *, header: bool) -> Iterator[str]:
     for row in rows:
-        yield orjson.dumps(dict(zip(_COLUMNS, row, strict=True)), option=orjson.OPT_APPEND_NEWLINE).decode()
+        line = dict(zip((*_COLUMNS, *_NAMES), row, strict=True))
+        yield orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE).decode()
 
 
 _WRITERS = {"csv": _csv, "jsonl": _jsonl}

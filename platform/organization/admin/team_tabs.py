@@ -14,6 +14,7 @@ from django.db.models import Q
 from django.urls import reverse
 
 from console.widgets import badge, changelist_url, key_cell, link, two_lines, when
+from organization.admin.audit_names import Names, named
 from organization.admin.keys import state_of
 from tenants import scope
 from tenants.console.roles import CONTRIBUTORS, EVERY_ROLE, LEADS, OPERATORS, STAFF, Roles
@@ -173,8 +174,17 @@ def _model_row(model: Model) -> list[Any]:
 @tab("audit", title="Audit", template=_TABLE, viewers=STAFF | {Role.TEAM_LEAD, Role.AUDITOR})
 def audit_of(viewer: Viewer, team: Team) -> dict[str, Any]:
     """Return the context of the audit tab, with the latest lines."""
-    events = AuditEvent.objects.filter(team=team).order_by("-occurred_at", "-pk")[:MAX_ROWS]
-    rows = [[when(event.occurred_at), event.actor, badge(event.action, "info"), event.target] for event in events]
+    events = list(AuditEvent.objects.filter(team=team).order_by("-occurred_at", "-pk")[:MAX_ROWS])
+    names = Names(events)
+    rows = [
+        [
+            when(event.occurred_at),
+            named(names.actor(event), event.actor),
+            badge(event.action, "info"),
+            named(names.target(event), event.target),
+        ]
+        for event in events
+    ]
     return {
         "table": {"headers": ["Time", "Actor", "Action", "Target"], "rows": rows},
         "empty": "No audit events",
