@@ -1,4 +1,4 @@
-"""Invitations to create an account: the link that an administrator sends to a person, and the page that it opens."""
+"""Invitations to create an account: the link that is sent to a person, and the page that it opens."""
 
 from tenants.invitations.services import (
     EmailTaken,
@@ -11,6 +11,7 @@ from tenants.invitations.services import (
     find_pending,
     join,
     path_of,
+    pending_of,
     status_of,
 )
 
@@ -25,5 +26,6 @@ __all__ = [
     "find_pending",
     "join",
     "path_of",
+    "pending_of",
     "status_of",
 ]

@@ -11,6 +11,7 @@ from datetime import timedelta
 from django.contrib.auth.models import User
 from django.core.signing import BadSignature, Signer
 from django.db import transaction
+from django.db.models import QuerySet
 from django.urls import reverse
 
 from core.clock import now
@@ -56,7 +57,7 @@ def create_invite(*, email: str, projects: Iterable[ProjectRole], actor: str) ->
         roles = [{"id": project.team.pk, "role": project.role} for project in projects]
         invite = Invite.objects.create(email=email, projects=roles, created_at=at, expires_at=at + LIFETIME)
         after = {"email": email, "role": "reader", "projects": roles}
-        audit(team_id=None, actor=actor, action="invite.sent", target=invite.pk, after=after)
+        audit(team_id=_only_team(invite), actor=actor, action="invite.sent", target=invite.pk, after=after)
     return invite
 
 
@@ -65,7 +66,14 @@ def delete_invite(*, invite: Invite, actor: str) -> None:
     with scope.every_team():
         if not Invite.objects.filter(pk=invite.pk, accepted_at=None).delete()[0]:
             raise NotPending
-        audit(team_id=None, actor=actor, action="invite.deleted", target=invite.pk, before={"email": invite.email})
+        before = {"email": invite.email}
+        audit(team_id=_only_team(invite), actor=actor, action="invite.deleted", target=invite.pk, before=before)
+
+
+def pending_of(team: Team) -> QuerySet[Invite]:
+    """Return the pending invitations to this team and to no other, newest first: those that its leads manage."""
+    pending = Invite.objects.filter(accepted_at=None, expires_at__gt=now())
+    return pending.filter(projects__contains=[{"id": team.pk}], projects__1__isnull=True).order_by("-created_at", "-pk")
 
 
 def path_of(invite: Invite) -> str:
@@ -127,7 +135,8 @@ def join(invite: Invite, user: User) -> None:
         pending = Invite.objects.filter(pk=invite.pk, accepted_at=None, expires_at__gt=now())
         if not pending.update(accepted_at=now(), accepted_by=user):
             raise NotPending
-        audit(team_id=None, actor=actor, action="invite.accepted", target=invite.pk, after={"email": invite.email})
+        after = {"email": invite.email}
+        audit(team_id=_only_team(invite), actor=actor, action="invite.accepted", target=invite.pk, after=after)
         # The other invitations are deleted and not accepted: they may be for other teams, and the holder of this link
         # may not have received their links.
         for duplicate in duplicates:
@@ -137,3 +146,8 @@ def join(invite: Invite, user: User) -> None:
         for project in invite.projects:
             if (team := teams.get(project["id"])) is not None:
                 add_member(team=team, user=user, role=role_of(project["role"]), actor=actor)
+
+
+def _only_team(invite: Invite) -> str | None:
+    # The team's leads see the audit lines of an invitation to it, but not of one that also names other teams.
+    return str(invite.projects[0]["id"]) if len(invite.projects) == 1 else None

@@ -1,12 +1,13 @@
 # mypy: allow-subclassing-any
-"""Admin pages of invitations. Only administrators see them, as anyone with the link can create an account."""
+"""Admin pages of all invitations, for administrators. Leads have those of their team on its page (`team_invites`)."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from django import forms
-from django.conf import settings
 from django.contrib import messages
 from django.contrib.admin import display, register
+from django.contrib.admin.views.main import ChangeList
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
@@ -16,6 +17,7 @@ from typing_extensions import override
 from unfold.widgets import UnfoldAdminSelectWidget
 
 from console.widgets import badge, column, copyable, id_column, time_column
+from organization.admin.team_invites import link_of, role_label
 from tenants import invitations, scope
 from tenants.console.permissions import PlatformOnly
 from tenants.console.roles import ADMINISTRATORS_ONLY
@@ -47,6 +49,21 @@ class InviteForm(forms.ModelForm[Invite]):
         return email
 
 
+def _with_teams(rows: Iterable[Any]) -> list[Any]:
+    """Return invitations with `team_roles`: the name of each team with the role in it."""
+    found = list(rows)
+    names = dict(
+        Team.objects.filter(pk__in={project["id"] for row in found for project in row.projects}).values_list(
+            "pk", "name"
+        )
+    )
+    for row in found:
+        row.team_roles = [
+            f"{names.get(project['id'], project['id'])} ({role_label(project['role'])})" for project in row.projects
+        ]
+    return found
+
+
 @register(Invite)
 class InviteAdmin(PlatformOnly):
     """Invitations: the page of a pending one shows the link to pass on."""
@@ -61,9 +78,7 @@ class InviteAdmin(PlatformOnly):
     search_fields = ["email", "id"]
     ordering = ["-created_at", "-id"]
     state = column("Status", lambda row: badge(invitations.status_of(row), _TONES[invitations.status_of(row)]))
-    teams = column(
-        "Teams", lambda row: ", ".join(f"{project['id']} ({project['role']})" for project in row.projects) or "–"
-    )
+    teams = column("Teams", lambda row: ", ".join(row.team_roles) or "–")
     public_id = id_column()
     account = column("Account", lambda row: row.accepted_by.get_username() if row.accepted_by else "–")
     created = time_column("Created", "created_at", ordering="created_at")
@@ -73,7 +88,19 @@ class InviteAdmin(PlatformOnly):
     def address(self, row: Invite) -> SafeString | str:
         if invitations.status_of(row) != "pending":
             return "–"
-        return copyable(f"{settings.PUBLIC_URL}{invitations.path_of(row)}")
+        return copyable(link_of(row))
+
+    @override
+    def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
+        changelist: Any = super().get_changelist_instance(request)
+        changelist.result_list = _with_teams(changelist.result_list)
+        return changelist  # type: ignore[no-any-return]  # the template's own attributes
+
+    @override
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Return an invitation with the names of its teams."""
+        row = super().get_object(request, object_id, from_field)
+        return None if row is None else _with_teams([row])[0]
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[Any, Any]]:
         if obj is None:

@@ -16,6 +16,7 @@ from django.urls import reverse
 from console.widgets import badge, changelist_url, key_cell, link, two_lines, when
 from organization.admin.audit_names import Names, named
 from organization.admin.keys import state_of
+from organization.admin.team_invites import invitations_of
 from tenants import scope
 from tenants.console.roles import CONTRIBUTORS, EVERY_ROLE, LEADS, OPERATORS, STAFF, Roles
 from tenants.console.viewer import Viewer
@@ -96,13 +97,16 @@ def members_of(viewer: Viewer, team: Team) -> dict[str, Any]:
     found = Membership.objects.filter(team=team).select_related("user").order_by("user__username")[: MAX_MEMBERS + 1]
     rows = list(found)
     content = {value: key for key, value in READS.items()}
+    may_manage = viewer.may(LEADS, team)
     return {
         "rows": [{"member": row, "content": content[row.view_content]} for row in rows[:MAX_MEMBERS]],
         "is_cut": len(rows) > MAX_MEMBERS,
         "most": MAX_MEMBERS,
         "roles": Role.choices,
         "contents": CONTENT,
-        "may_manage": viewer.may(LEADS, team),
+        "may_manage": may_manage,
+        # The link of an invitation is a secret.
+        "invitations": invitations_of(team) if may_manage else [],
     }
 
 

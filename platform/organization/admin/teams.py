@@ -17,6 +17,7 @@ from typing_extensions import override
 from console.filters import RelatedFilter
 from console.widgets import badge, changelist_url, column, id_column, link, time_column, tone, two_lines
 from core.http.query import row_number
+from organization.admin import team_invites
 from organization.admin.key_forms import tool_kinds
 from organization.admin.team_tabs import CONTENT, READS, SETTINGS, tab_url, tabs_for
 from tenants import members, services
@@ -27,6 +28,8 @@ from tenants.console.viewer import viewer_of
 from tenants.models import Membership, Role, Team
 
 LAST_LEAD = "A team needs at least one lead. Make another member a lead first."
+# Leads of more teams find the others in the list of teams.
+_MAX_INVITING = 10
 ROLE_TONES = {Role.TEAM_LEAD.value: "primary", Role.DEVELOPER.value: "info"}
 
 
@@ -179,7 +182,7 @@ class TeamAdmin(AuditedAdmin, TeamScoped):
         return self.render(request, "admin/tenants/team/page.html", team.name, **context)
 
     def members_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Add, change or remove a member, depending on the field `do`. For leads of this team and administrators."""
+        """Add, invite, change or remove a member, depending on the field `do`. For leads of this team."""
         team = self.get_or_404(request, object_id)
         if not viewer_of(request).may(LEADS, team):
             raise PermissionDenied
@@ -189,6 +192,8 @@ class TeamAdmin(AuditedAdmin, TeamScoped):
             match request.POST.get("do"):
                 case "add":
                     self._add_member(request, team)
+                case "uninvite":
+                    team_invites.delete_invitation(request, team, request.POST.get("invite", ""))
                 case "change" | "remove" if member is None:
                     messages.error(request, "Nothing was changed.")
                 case "change":
@@ -217,10 +222,13 @@ class TeamAdmin(AuditedAdmin, TeamScoped):
 
     def _add_member(self, request: HttpRequest, team: Team) -> None:
         form = PersonForm(request.POST)
-        # Unknown and inactive users get the same message, so that leads cannot probe for accounts.
-        person = members.find_person(form.cleaned_data["person"].strip()) if form.is_valid() else None
+        if not form.is_valid():
+            messages.error(request, team_invites.NO_USER)
+            return
+        name = form.cleaned_data["person"].strip()
+        person = members.find_person(name)
         if person is None:
-            messages.error(request, "There is no active user with exactly this username or e-mail address.")
+            team_invites.invite_person(request, team, name, Role(form.cleaned_data["role"]))
         elif members.add_member(
             team=team, user=person, role=Role(form.cleaned_data["role"]), actor=viewer_of(request).actor
         ):
@@ -284,6 +292,7 @@ class MemberAdmin(AuditedAdmin, TeamScoped):
     list_display = ["person", "team", "role_badge", "reads", "signs_in", "joined"]
     list_filter = ["role", ("team", RelatedFilter)]
     list_filter_submit = True
+    list_before_template = "admin/tenants/membership/invite.html"
     search_fields = ["user__username", "user__email", "team__name"]
     list_select_related = ["user", "team"]
     ordering = ["team__name", "user__username"]
@@ -298,6 +307,14 @@ class MemberAdmin(AuditedAdmin, TeamScoped):
     role_badge = column("Role", lambda member: tone(ROLE_TONES, member.role), ordering="role")
     reads = column("Reads content", lambda member: "yes" if member.reads_content else "after a reveal")
     joined = time_column("Joined", "created_at", ordering="created_at")
+
+    @override
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """Offer to invite people to the teams of a lead."""
+        viewer = viewer_of(request)
+        led = [] if viewer.sees_every_team else viewer.teams(LEADS)[:_MAX_INVITING]
+        context = {"inviting": [(team.name, tab_url(team, "members")) for team in led]}
+        return super().changelist_view(request, {**context, **(extra_context or {})})  # type: ignore[no-any-return]
 
     @override
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
