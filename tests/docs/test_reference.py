@@ -17,6 +17,7 @@ from responses.admin.live.rows import stuck
 from responses.models import Response
 from tests.docs.blocks import ROOT, blocks
 from tests.support.api import Api
+from tests.support.stored_certificates import delete_certificates, store_certificate
 from tests.support.waiting import PATIENCE
 from tests.support.web import WebProcess
 from tools.mcp.schema import McpToolParam
@@ -29,7 +30,10 @@ def test_the_commands_page_is_generated_from_the_parsers() -> None:
 
 
 def test_the_metrics_page_lists_all_metrics_of_a_web_process(web: WebProcess) -> None:
+    # Its metric has labels only if a certificate was read.
+    store_certificate()
     text = httpx2.get(f"{web.url}/metrics", timeout=PATIENCE).text
+    delete_certificates()
     types = dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE))
     served = {}
     for name, labels in re.findall(r"^(\w+)(?:\{(.*)\})? \S+$", text, re.MULTILINE):

@@ -24,7 +24,9 @@ from tests.support.limits import limit
 from tests.support.machine_clock import machine_time
 from tests.support.programs import need
 from tests.support.search_engine import engine, search_server
-from tests.support.upstream import Gate, Script, refusal, stream
+from tests.support.stored_certificates import delete_certificates, store_certificate
+from tests.support.targets import several_targets
+from tests.support.upstream import Gate, Script, ScriptedUpstream, refusal, stream, whole
 from tests.support.waiting import PATIENCE, eventually
 from tests.support.web import ROOT, running_web
 from tests.support.webhooks import add_endpoint, running_receiver
@@ -93,7 +95,12 @@ def beat_url(tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.nightly
 def test_dashboard_and_rules_use_existing_metrics(
-    caller: Caller, script: Script, http: httpx2.Client, make_worker: MakeWorker, beat_url: str
+    caller: Caller,
+    script: Script,
+    upstream: ScriptedUpstream,
+    http: httpx2.Client,
+    make_worker: MakeWorker,
+    beat_url: str,
 ) -> None:
     worker_port = any_free_port()
     make_worker(METRICS_PORT=str(worker_port), WEBHOOK_CONCURRENCY="4")
@@ -102,11 +109,14 @@ def test_dashboard_and_rules_use_existing_metrics(
         add_endpoint(caller, receiver.url)
         engine(caller.team, searched)
         use_everything(api, script)
+        open_target(api, upstream)
         receiver.wait_for(1)
         urls = (f"{web.url}/metrics", f"http://127.0.0.1:{worker_port}/metrics", beat_url)
         used = expressions()
 
         def missing() -> dict[str, list[str]]:
+            # The task that reads certificates may run at any time here, and finds none.
+            store_certificate()
             reported = labels_by_metric(*urls)
             return {name: found for name, text in used.items() if (found := unknown(text, reported))}
 
@@ -115,6 +125,16 @@ def test_dashboard_and_rules_use_existing_metrics(
         while missing() and machine_time() < deadline:
             time.sleep(0.5)
         assert missing() == {}
+    delete_certificates()
+
+
+def open_target(api: Api, upstream: ScriptedUpstream) -> None:
+    """Let a target of a model with two targets fail, so that it is left out."""
+    with several_targets(upstream) as targets:
+        no_money = {"error": {"message": "No money.", "code": "insufficient_quota"}}
+        targets.add().then(whole(no_money, status=402))
+        targets.add().say("Hello")
+        api.create(model=targets.name, input="Hi")
 
 
 def use_everything(api: Api, script: Script) -> None:

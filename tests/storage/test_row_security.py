@@ -35,6 +35,7 @@ GLOBAL = {
     "tenants_staffmember",
     "tenants_listcolumns",
     "tenants_auditseal",
+    "tenants_lastbackup",
     "tenants_budgetcheck",
     "tenants_price",
     "tenants_adminkey",

@@ -181,6 +181,18 @@ class _MeBudget(_Closed):
     period_end: int
 
 
+class _MeSpend(_Closed):
+    """The spend of the team or the key, an extension."""
+
+    subject: Literal["team", "key"]
+    subject_id: str
+    period: Literal["day", "week", "month"]
+    spent: float
+    currency: Literal["usd"]
+    period_start: int
+    period_end: int
+
+
 class _Me(_Closed):
     """The key of the request, an extension."""
 
@@ -193,6 +205,7 @@ class _Me(_Closed):
     allowed_tools: list[str]
     limits: list[_MeLimit]
     budgets: list[_MeBudget]
+    spend: list[_MeSpend]
 
 
 class _DeletedResponse(_Closed):
