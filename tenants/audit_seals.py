@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from itertools import takewhile
+from typing import Any
 
 import orjson
 from django.db import connection
@@ -61,10 +62,12 @@ def digest(previous: str, lines: Iterable[AuditEvent]) -> str:
     sha256 = hashlib.sha256(previous.encode())
     for line in lines:
         # The stored form of old seals depends on this list: changing it would invalidate all of them.
-        values = [
+        values: list[Any] = [
             line.pk, line.team_id, line.occurred_at.isoformat(), line.actor, line.action, line.target, line.before,
             line.after, line.request_id, line.address, line.agent,
         ]  # fmt: skip
+        # Older lines do not have the column.
+        values += [] if line.team_ids is None else [line.team_ids]
         sha256.update(orjson.dumps(values, option=orjson.OPT_SORT_KEYS))
     return sha256.hexdigest()
 

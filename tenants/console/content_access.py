@@ -7,10 +7,11 @@ who are not members of the team, are recorded in the audit log.
 
 from collections.abc import Iterable
 from datetime import timedelta
+from itertools import chain
 from typing import Any
 
 from django import forms
-from django.db.models import BooleanField, ExpressionWrapper, Model, Q, QuerySet, Value
+from django.db.models import BooleanField, ExpressionWrapper, F, Model, Q, QuerySet, Value
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.http import url_has_allowed_host_and_scheme
 
@@ -62,15 +63,23 @@ def read_allowed(viewer: Viewer, row: Any) -> bool:
 
 
 def audit_team_reads(viewer: Viewer, team_ids: Iterable[str]) -> None:
-    """Record that a user reads excerpts of many objects: one line for each team of which the user is not a member."""
+    """Record that a user reads excerpts of many objects: one line with the teams of which the user is not a member.
+
+    Teams whose line the user has written within 30 minutes are left out.
+    """
     foreign = {team_id for team_id in team_ids if team_id not in viewer.roles}
     if not foreign:
         return
     with scope.every_team():
-        recent = AuditEvent.objects.filter(occurred_at__gte=now() - REVEALED_FOR, action=_READ, target__in=foreign)
-        recorded = set(recent.filter(team_id__in=foreign, actor=viewer.actor).values_list("target", flat=True))
-        for team_id in foreign - recorded:
+        recent = AuditEvent.objects.filter(occurred_at__gte=now() - REVEALED_FOR, action=_READ, actor=viewer.actor)
+        of_one = recent.filter(team_id__in=foreign, target=F("team_id")).values_list("team_id", flat=True)
+        of_several = recent.filter(team=None, team_ids__overlap=list(foreign)).values_list("team_ids", flat=True)
+        new = foreign - {*of_one, *chain.from_iterable(of_several)}
+        if len(new) == 1:
+            (team_id,) = new
             audit(team_id=team_id, actor=viewer.actor, action=_READ, target=team_id)
+        elif new:
+            audit(team_id=None, team_ids=new, actor=viewer.actor, action=_READ, target="teams")
 
 
 class RevealForm(forms.Form):

@@ -4,9 +4,10 @@
 Row-level security enforces the same limits in the database (`TeamScopeMiddleware`).
 """
 
+from collections.abc import Iterable
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from typing_extensions import override
 
@@ -54,7 +55,11 @@ class TeamScoped(ByRole, RowActions, ConsoleAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request)
         teams = viewer_of(request).team_ids(self.viewers)
-        return rows if teams is None else rows.filter(**{f"{self.team_field}__in": teams})
+        return rows if teams is None else rows.filter(self.condition_of(teams))
+
+    def condition_of(self, teams: Iterable[str]) -> Q:
+        """Return the condition for the rows of teams."""
+        return Q(**{f"{self.team_field}__in": teams})
 
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         # Users may only choose teams whose rows they manage.

@@ -774,9 +774,13 @@ class UsageRecord(models.Model):
 
 
 class AuditEvent(models.Model):
-    """A line of the audit log. Append-only; `before` and `after` never contain secrets."""
+    """A line of the audit log. Append-only; `before` and `after` never contain secrets.
+
+    A line about several teams has no `team`, but their ids in `team_ids`. Each of these teams sees it.
+    """
 
     team = models.ForeignKey(Team, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
+    team_ids = ArrayField(models.CharField(max_length=64), null=True)
     occurred_at = models.DateTimeField(default=now)
     actor = models.CharField(max_length=120, help_text="user:…, key:… or system")
     action = models.CharField(max_length=60)

@@ -20,9 +20,10 @@ class Named(NamedTuple):
     name: str = "name"
 
 
+_TEAM = Named("tenants.Team")
 # By the prefix of an id. The models are given by name: some belong to packages that depend on this one.
 _BY_PREFIX = {
-    "team_": Named("tenants.Team"),
+    "team_": _TEAM,
     "key_": Named("tenants.ApiKey"),
     "adminkey_": Named("tenants.AdminKey"),
     "svcacct_": Named("tenants.ServiceAccount"),
@@ -61,6 +62,7 @@ class Names:
         for event in events:
             for kind, row_id in filter(None, (_reference(event.actor), _target(event))):
                 wanted[kind].add(row_id)
+            wanted[_TEAM].update(_team_ids(event))
             people |= {text.removeprefix("user:") for text in (event.actor, event.target) if text.startswith("user:")}
         self._rows: dict[Reference, str] = {
             (kind, str(row_id)): str(name)
@@ -80,6 +82,11 @@ class Names:
         """Return the name of the target. A deleted object has the name that the line recorded."""
         return self._name(event.target, _target(event)) or _recorded_name(event)
 
+    def teams(self, event: AuditEvent) -> str:
+        """Return the names of the teams of the line that the viewer sees, separated by commas."""
+        names = (self._rows.get((_TEAM, team_id), "") for team_id in _team_ids(event))
+        return ", ".join(sorted(filter(None, names)))
+
     def _name(self, text: str, reference: Reference | None) -> str:
         return self._people.get(text, "") if reference is None else self._rows.get(reference, "")
 
@@ -87,6 +94,10 @@ class Names:
 def named(name: str, public_id: str | SafeString) -> str | SafeString:
     """Return a cell with a name above its id, or only the id if there is no name."""
     return two_lines(Truncator(name).chars(_MAX_NAME), public_id) if name else public_id
+
+
+def _team_ids(event: AuditEvent) -> list[str]:
+    return event.team_ids or ([event.team_id] if event.team_id else [])
 
 
 def _reference(text: str) -> Reference | None:

@@ -18,6 +18,7 @@ from organization.admin.audit_names import Names, named
 from organization.admin.keys import state_of
 from organization.admin.team_invites import invitations_of
 from tenants import scope
+from tenants.audit import lines_of
 from tenants.console.roles import CONTRIBUTORS, EVERY_ROLE, LEADS, OPERATORS, STAFF, Roles
 from tenants.console.viewer import Viewer
 from tenants.models import (
@@ -178,7 +179,7 @@ def _model_row(model: Model) -> list[Any]:
 @tab("audit", title="Audit", template=_TABLE, viewers=STAFF | {Role.TEAM_LEAD, Role.AUDITOR})
 def audit_of(viewer: Viewer, team: Team) -> dict[str, Any]:
     """Return the context of the audit tab, with the latest lines."""
-    events = list(AuditEvent.objects.filter(team=team).order_by("-occurred_at", "-pk")[:MAX_ROWS])
+    events = list(AuditEvent.objects.filter(lines_of([team.pk])).order_by("-occurred_at", "-pk")[:MAX_ROWS])
     names = Names(events)
     rows = [
         [

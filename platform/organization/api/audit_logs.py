@@ -20,6 +20,7 @@ from core.http.query import QueryArgument, parameter, texts_argument, unix_time
 from organization.api import objects
 from organization.api.lookup import user_key
 from tenants import scope
+from tenants.audit import lines_of
 from tenants.members import user_id
 from tenants.models import AdminScope, ApiKey, AuditEvent
 from tenants.views import ApiRequest, ApiView
@@ -114,7 +115,7 @@ class AuditLogsView(ApiView, path="organization/audit_logs"):
 def _condition(effective_at: Mapping[str, datetime], filters: Mapping[str, list[str]]) -> Q:
     condition = Q(**{f"occurred_at__{name}": at for name, at in effective_at.items()})
     if teams := filters["project_ids"]:
-        condition &= Q(team__in=teams)
+        condition &= lines_of(teams)
     if targets := filters["resource_ids"]:
         condition &= Q(target__in=targets)
     if types := filters["event_types"]:
@@ -177,6 +178,9 @@ def _public_line(line: AuditEvent, actors: Mapping[str, dict[str, Any]]) -> obje
         "project": {"id": line.team.pk, "name": line.team.name} if line.team else None,
         "details": {"action": line.action, "target": line.target, "before": line.before, "after": line.after},
     }
+    if line.team_ids is not None:
+        # A line about several projects has none in `project`.
+        public["details"]["project_ids"] = line.team_ids
     if kind in _WITHOUT_ID:
         public[kind] = {}
     elif line.action in _TYPES:

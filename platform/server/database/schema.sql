@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 95f83efb45c2a61e5733dc0cf6c21fb0e5435b1160742ba5aee5f96fcd6d9134
+-- PostgreSQL 18, migrations d8d67b60aa8ea8d210fd79274254373074c8aabf56de73df604568b88026cec6
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1324,7 +1324,8 @@ CREATE TABLE public.tenants_auditevent (
     after jsonb NOT NULL,
     request_id character varying(64) NOT NULL,
     address inet,
-    agent character varying(200) NOT NULL
+    agent character varying(200) NOT NULL,
+    team_ids character varying(64)[]
 );
 
 ALTER TABLE ONLY public.tenants_auditevent FORCE ROW LEVEL SECURITY;
@@ -2556,7 +2557,8 @@ INSERT INTO public.django_migrations (id, app, name, applied) VALUES
 	(69, 'tenants', '0017_last_backup', now()),
 	(70, 'tenants', '0018_usage_record_failure', now()),
 	(71, 'tenants', '0019_refused_requests', now()),
-	(72, 'usersessions', '0001_initial', now());
+	(72, 'tenants', '0020_audit_lines_of_teams', now()),
+	(73, 'usersessions', '0001_initial', now());
 
 SELECT pg_catalog.setval('public.account_emailaddress_id_seq', 1, false);
 
@@ -2582,7 +2584,7 @@ SELECT pg_catalog.setval('public.django_admin_log_id_seq', 1, false);
 
 SELECT pg_catalog.setval('public.django_content_type_id_seq', 86, true);
 
-SELECT pg_catalog.setval('public.django_migrations_id_seq', 72, true);
+SELECT pg_catalog.setval('public.django_migrations_id_seq', 73, true);
 
 SELECT pg_catalog.setval('public.idempotency_answerchunk_id_seq', 1, false);
 
@@ -3948,7 +3950,7 @@ CREATE POLICY team ON public.skills_skillversion USING ((((team_id)::text = ANY 
 
 CREATE POLICY team ON public.tenants_apikey USING ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text))) WITH CHECK ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text)));
 
-CREATE POLICY team ON public.tenants_auditevent USING ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text))) WITH CHECK ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text)));
+CREATE POLICY team ON public.tenants_auditevent USING ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR ((team_ids)::text[] && ( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text))) WITH CHECK ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR ((team_ids)::text[] && ( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text)));
 
 CREATE POLICY team ON public.tenants_budget USING ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text))) WITH CHECK ((((team_id)::text = ANY (( SELECT string_to_array(current_setting('app.team_ids'::text, true), ','::text) AS string_to_array)::text[])) OR (( SELECT current_setting('app.team_ids'::text, true) AS current_setting) = '*'::text)));
 
