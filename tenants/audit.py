@@ -19,28 +19,35 @@ def audit(
     before: dict[str, Any] | None = None,
     after: dict[str, Any] | None = None,
     request_id: str = "",
-    team_ids: Iterable[str] | None = None,
 ) -> None:
     """Write a line of the audit log, within the transaction of the change.
 
-    A line about several teams has `team_ids` instead of a team, and must not contain anything that only some of these
-    teams may know. Address, user agent and request id come from the current request. `before` and `after` must not
-    contain secrets.
+    Address, user agent and request id come from the current request. `before` and `after` must not contain secrets.
     """
-    sender = origin()
     AuditEvent.objects.create(
         team_id=team_id,
-        team_ids=None if team_ids is None else sorted(team_ids),
         actor=actor,
         action=action,
         target=target,
         before=before or {},
         after=after or {},
-        request_id=request_id or sender.request_id,
-        # Tasks and commands have no client address.
-        address=sender.address or None,
-        agent=sender.agent,
+        **_origin_columns(request_id),
     )
+
+
+def audit_teams(*, team_ids: Iterable[str], actor: str, action: str, target: str) -> None:
+    """Write one line of the audit log about several teams. Each of them sees it."""
+    AuditEvent.objects.create(team_ids=sorted(team_ids), actor=actor, action=action, target=target, **_origin_columns())
+
+
+def _origin_columns(request_id: str = "") -> dict[str, Any]:
+    sender = origin()
+    # Tasks and commands have no client address.
+    return {
+        "request_id": request_id or sender.request_id,
+        "address": sender.address or None,
+        "agent": sender.agent,
+    }
 
 
 def audit_call(

@@ -18,7 +18,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from core.clock import now
 from core.db.row_security import EVERY_TEAM
 from tenants import scope
-from tenants.audit import audit
+from tenants.audit import audit, audit_teams
 from tenants.console.audited_admin import audit_row
 from tenants.console.roles import EVERY_ROLE
 from tenants.console.site import page, render
@@ -79,7 +79,7 @@ def audit_team_reads(viewer: Viewer, team_ids: Iterable[str]) -> None:
             (team_id,) = new
             audit(team_id=team_id, actor=viewer.actor, action=_READ, target=team_id)
         elif new:
-            audit(team_id=None, team_ids=new, actor=viewer.actor, action=_READ, target="teams")
+            audit_teams(team_ids=new, actor=viewer.actor, action=_READ, target="teams")
 
 
 class RevealForm(forms.Form):
