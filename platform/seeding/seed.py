@@ -17,6 +17,7 @@ from core.ids import new_id
 from responses.models import Response
 from responses.rollups import aggregate
 from seeding import teams
+from seeding.budgets import set_budgets
 from seeding.other_tables import OtherTables
 from seeding.runs import SeedRun
 from seeding.scenarios import SCENARIOS, Scenario, long_conversation, queued, running, waiting
@@ -28,7 +29,7 @@ from tenants.models import Upstream
 # Each team but the last gets this share of the remaining responses, so the first team is the largest.
 _SHARE = 0.55
 _LONG_ITEMS = 300
-_LONG_SHARE = 0.3
+_LONG_SHARE, _LONG_PART = 0.3, 0.9
 _DAY = timedelta(days=1)
 
 
@@ -71,6 +72,7 @@ def seed(order: SeedOptions) -> Seeded:
             for kind, rows in history.rows.items():
                 kind._default_manager.bulk_create(rows, batch_size=500)
             OtherTables(tenant, TextPicker(rng, order.mark), at=at, days=order.days).write(history.responses)
+            set_budgets(tenant, number=number, at=at)
     # These hours may have been rolled up already.
     aggregate.discard(since=at - (order.days + 1) * _DAY)
     return Seeded(tenants=tenants, staff=teams.make_staff(), responses=order.responses - left)
@@ -91,8 +93,10 @@ class _TeamHistory:
 
     async def play(self, count: int) -> None:
         """Play scenarios until the number of responses is reached."""
-        endless = Scenario(long_conversation, in_conversation=True)
-        await self._play(endless, self._at - min(4, self._days) * _DAY, most=round(count * _LONG_SHARE))
+        endless, most = Scenario(long_conversation, in_conversation=True), round(count * _LONG_SHARE)
+        # Over most of the period: as a chat of one afternoon it would be a third of all responses.
+        gap = _LONG_PART * self._days * _DAY / max(1, most)
+        await self._play(endless, self._at - _LONG_PART * self._days * _DAY, most=most, gap=gap)
         # No longer ago than a decision may take.
         awaited = 3600 * 24 * min(6, self._days)
         for script, longest in (*[(running, 900)] * 3, *[(queued, 90)] * 2, *[(waiting, awaited)] * 2):
@@ -113,8 +117,8 @@ class _TeamHistory:
             if self._hours.random() < busy:
                 return at
 
-    async def _play(self, kind: Scenario, at: datetime, *, most: int = 99) -> None:
-        """Play a scenario up to a number of responses.
+    async def _play(self, kind: Scenario, at: datetime, *, most: int = 99, gap: timedelta | None = None) -> None:
+        """Play a scenario up to a number of responses, `gap` apart on average, or with the pauses of the scenario.
 
         A conversation also ends when it has `_LONG_ITEMS` items, or half an hour before now.
         """
@@ -146,7 +150,8 @@ class _TeamHistory:
             )
             await previous.play()
             self._add(previous.rows)
-            at = previous.at + timedelta(seconds=exchange.pause)
+            pause = timedelta(seconds=exchange.pause)
+            at = previous.at + (pause if gap is None else max(pause, gap * self._hours.uniform(0.2, 1.8)))
             if conversation and (conversation.next_position >= _LONG_ITEMS or at > self._at - timedelta(minutes=30)):
                 return
 

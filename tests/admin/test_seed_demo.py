@@ -9,7 +9,9 @@ import pytest
 from django.core.management import CommandError, call_command
 from pytest_django import DjangoDbBlocker
 
+from billing.admin.budgets import budget_states
 from conversations.models import Conversation
+from core.clock import now
 from responses.models import TERMINAL, Decision, Response, Status
 from seeding.seed import Seeded, SeedOptions, seed
 from tenants import scope
@@ -106,6 +108,22 @@ def test_usage_records_match_the_responses(rows: list[Response]) -> None:
             tokens[record.object_id] += record.output_tokens
     assert tokens == {row.pk: row.output_tokens for row in rows if row.pk in tokens}
     assert len(tokens) > len(rows) / 2
+
+
+def test_no_day_has_a_large_part_of_the_responses(rows: list[Response]) -> None:
+    by_day = Counter(row.created_at.date() for row in rows)
+    assert max(by_day.values()) <= 0.27 * len(rows)
+    assert len(by_day) > 10
+
+
+def test_teams_have_budgets_and_one_is_near_its_limit(seeded: Seeded, database: None) -> None:
+    with scope.every_team():
+        states = budget_states(teams=[tenant.team.pk for tenant in seeded.tenants], at=now())
+    of_teams = {state.budget.team_id: state for state in states if state.budget.limit_set.api_key_id is None}
+    first, second = (of_teams[tenant.team.pk] for tenant in seeded.tenants)
+    assert 90 <= first.percent < 100
+    assert second.percent < 70
+    assert len(states) == 4
 
 
 def test_the_page_of_every_response_opens(rows: list[Response]) -> None:
