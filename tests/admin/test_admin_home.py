@@ -82,12 +82,14 @@ def test_tiles_count_the_chosen_period(lead: Client, caller: Caller) -> None:
     assert counts == ["1", "2", "3", "1"]
 
 
+@pytest.mark.usefixtures("no_worker")  # which would claim the run
 def test_running_and_queued_runs_of_any_age_are_counted(lead: Client, caller: Caller) -> None:
-    add_response(caller, status=Status.IN_PROGRESS, created_at=now() - timedelta(days=2))
-    add_response(caller, status=Status.QUEUED, created_at=now() - timedelta(minutes=3))
+    lease = now() + timedelta(seconds=30)
+    add_response(caller, status=Status.IN_PROGRESS, created_at=now() - timedelta(days=2), lease_until=lease)
+    add_response(caller, status=Status.QUEUED, background=True, created_at=now() - timedelta(minutes=3))
     home = text(lead.get(HOME))
     value, url = tile(home, "Running")
-    assert (value, tile(home, "Queued")[0], tile(home, "Stuck")[0]) == ("1", "1", "0")
+    assert (value, tile(home, "Queued")[0], tile(home, "Stuck")[0]) == ("1", "1", "1")
     assert tile(home, "Oldest in queue")[0].startswith("3 min")
     assert "In progress" in text(lead.get(url))
 

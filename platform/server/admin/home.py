@@ -11,7 +11,6 @@ from functools import partial, reduce
 from typing import Any
 
 from django.contrib import admin
-from django.db import connection
 from django.http import HttpRequest, QueryDict
 from django.urls import reverse
 from django.utils.safestring import SafeString
@@ -26,8 +25,8 @@ from console.charts import Chart, Series
 from console.widgets import changelist_url, compact, copyable, duration
 from core.clock import now
 from responses.admin import cells
-from responses.admin.approvals import inbox
-from responses.models import IS_DUE, Response, Status
+from responses.admin.live.active import MAX_AWAITING, count_text, read_active
+from responses.models import Response, Status
 from responses.rollups import queries
 from responses.rollups.histograms import BUCKETS, quantile
 from responses.rollups.queries import RollupQuery, RollupRow
@@ -55,15 +54,6 @@ _MEASURES = (
     "responses", "failed", "input_tokens", "cached_tokens", "output_tokens", "duration", "first_token",
 )  # fmt: skip
 _NO_SUMS: dict[str, Any] = {name: [0] * BUCKETS if name in RESPONSES.histograms else 0 for name in _MEASURES}
-_RUNNING = f"""
-SELECT count(*) FILTER (WHERE status = 'in_progress'), count(*) FILTER (WHERE status = 'queued'),
-    min(created_at) FILTER (WHERE status = 'queued' AND is_due),
-    count(*) FILTER (WHERE status = 'in_progress' AND lease_until < now()), count(*)
-FROM (
-    SELECT status, created_at, lease_until, {IS_DUE} AS is_due FROM responses_response
-    WHERE status IN ('queued', 'in_progress') AND waits_until IS NULL ORDER BY lease_until LIMIT %s
-) AS running
-"""  # noqa: S608 - constants only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +107,7 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         **page,
         "own_teams": [] if teams is None else _own_teams(viewer),
         "tiles": tiles,
-        "now_tiles": _now_tiles(current_time, awaited=inbox.count_awaited(viewer)),
+        "now_tiles": _now_tiles(viewer, current_time),
         "charts": _charts(query, parts, teams),
         "panels": panels(request, viewer, current_time=current_time),
         "latest": {
@@ -274,16 +264,11 @@ def _rejected_tile(query: UsageQuery, teams: Sequence[str] | None, *, earlier: t
     )
 
 
-def _now_tiles(current_time: datetime, *, awaited: str) -> list[Tile]:
+def _now_tiles(viewer: Viewer, current_time: datetime) -> list[Tile]:
     """Return the tiles of active runs, limited by row-level security to the user's teams, and of pending deliveries."""
-    with connection.cursor() as cursor:
-        cursor.execute(_RUNNING, [MAX_ROWS])
-        running, queued, oldest, stuck, read = cursor.fetchone()
+    active = read_active(viewer.visible_teams)
+    oldest, stuck = active.oldest_queued, active.stuck(current_time)
     pending = WebhookDelivery.objects.filter(state=DeliveryState.PENDING)[:MAX_ROWS].count()
-
-    def format_count(count: int, limited: int) -> str:
-        return f"{count:,}" + ("+" if limited >= MAX_ROWS else "")
-
     # The lists show 24 hours by default, but a run may have begun earlier.
     in_progress, waiting = (
         changelist_url("responses_response", period="30d", status__exact=status)
@@ -293,15 +278,18 @@ def _now_tiles(current_time: datetime, *, awaited: str) -> list[Tile]:
     live = reverse("console:live")
     age = "–" if oldest is None else duration(round((current_time - oldest).total_seconds() * 1000))
     return [
-        Tile(title="Running", value=format_count(running, read), icon="play_circle", url=in_progress),
-        Tile(title="Queued", value=format_count(queued, read), icon="hourglass", url=waiting),
-        Tile(title="Awaiting approval", value=awaited or "0", icon="front_hand", url=reverse("console:approvals")),
+        Tile(title="Running", value=count_text(active.running), icon="play_circle", url=in_progress),
+        Tile(title="Queued", value=count_text(active.queued), icon="hourglass", url=waiting),
+        Tile(
+            title="Awaiting approval", value=count_text(len(active.decisions), MAX_AWAITING), icon="front_hand",
+            url=reverse("console:approvals"),
+        ),
         Tile(title="Oldest in queue", value=age, icon="schedule", url=live),
         Tile(
-            title="Stuck", value=format_count(stuck, read), icon="warning", url=live,
-            tone="bad" if stuck else "", detail="no heartbeat from worker",
+            title="Stuck", value=count_text(stuck), icon="warning", url=live,
+            tone="bad" if stuck else "", detail="make no progress",
         ),
-        Tile(title="Pending webhooks", value=format_count(pending, pending), icon="webhook", url=deliveries),
+        Tile(title="Pending webhooks", value=count_text(pending, MAX_ROWS), icon="webhook", url=deliveries),
     ]  # fmt: skip
 
 

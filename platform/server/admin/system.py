@@ -41,7 +41,7 @@ from core.work.heartbeats import Heartbeat
 from core.work.notifications import blocking_client
 from core.work.task_runs import TaskRun
 from responses.admin import configuration
-from responses.admin.live import queries
+from responses.admin.live.active import holders, read_active
 from responses.models.batches import OPEN_BATCHES, Batch
 from responses.models.vector_stores import VectorStoreFile
 from responses.webhooks.models import WebhookDelivery
@@ -206,7 +206,7 @@ def processes() -> dict[str, Any]:
     process that must run but have no heartbeat.
     """
     beats = heartbeats.live_processes()
-    leases = Counter(queries.holders())
+    leases = Counter(holders())
     rows: list[dict[str, Any]] = [
         {
             "kind": beat.kind,
@@ -292,11 +292,12 @@ def _queues() -> list[dict[str, Any]]:
         moments = list(rows.order_by("created_at").values_list("created_at", flat=True)[:MAX_COUNT])
         return queue(name, len(moments), note, moments[0] if moments else None)
 
-    waiting, oldest = queries.queue()
+    active = read_active()
     batches = Batch.objects.filter(status__in=OPEN_BATCHES)
     files = VectorStoreFile.objects.filter(status="in_progress")
     found = [
-        queue("Background responses", waiting, "waiting for a worker", oldest),
+        queue("Background responses", active.queued, "waiting for a worker", active.oldest_queued),
+        queue("Approvals", len(active.decisions), "waiting for decisions of people"),
         queue_of("Batches", batches, "validating, in progress or finalizing"),
     ]
     # The index is ordered by endpoint and not by time, so this is the oldest of the rows that were read.

@@ -14,18 +14,14 @@ from typing import Any
 import orjson
 from django.db import connection
 
-from core.db.row_security import EVERY_TEAM
 from core.work import heartbeats
 from engine.events.compression import decompress
-from responses.models import RUNNING, Response, Status, ToolCall, Turn
-from responses.runs.decisions.listing import awaited_places
+from responses.admin.live.active import COLUMNS, ActiveRuns, read_active
+from responses.models import RUNNING, Response, ToolCall, Turn
 from tenants.models import Team
 
 # Limits for one page and for one poll, because the page is refreshed several times a second.
 MAX_EXECUTED = 200
-MAX_WAITING = 100
-MAX_AWAITING = 100
-_MAX_COUNTED = 1000
 _MAX_STEPS = 24
 _MAX_STEPS_READ = 2000
 # The preview needs only the end of the log. A page that was disconnected does not receive everything that it missed.
@@ -36,53 +32,6 @@ _PREVIEW_CHARACTERS = 160
 _MAX_ENDED = 500
 _WORKERS_SECONDS = 3.0
 
-# Columns to read: without parameters and metadata, which may be large and are not shown.
-_COLUMNS = (
-    "id",
-    "team_id",
-    "created_at",
-    "status",
-    "mode",
-    "endpoint",
-    "background",
-    "stored",
-    "model",
-    "turns",
-    "tool_calls",
-    "input_tokens",
-    "output_tokens",
-    "lease_owner",
-    "lease_token",
-    "lease_until",
-    "attempt",
-    "not_before",
-    "waits_until",
-    "ended_at",
-)
-# Runs that wait for a decision wait for no worker, and are not in the index of the queue.
-_IS_RUNNING = "status IN ('queued', 'in_progress') AND waits_until IS NULL"
-# A loose index scan finds the teams with background work: one index lookup for each team, as in the claim query.
-_TEAMS_SQL = f"""
-    (SELECT team_id AS id FROM responses_response WHERE background AND {_IS_RUNNING} ORDER BY team_id LIMIT 1)
-    UNION ALL
-    SELECT (SELECT team_id FROM responses_response
-            WHERE background AND {_IS_RUNNING} AND team_id > team.id ORDER BY team_id LIMIT 1)
-    FROM team WHERE team.id IS NOT NULL
-"""  # noqa: S608 - constants of ours
-# Counts each team's queue up to a limit: an exact count of a long queue would read all of it.
-_WAITING_SQL = """
-WITH RECURSIVE team(id) AS ({teams}),
-waiting AS (
-    SELECT next.id, next.created_at, next.status
-    FROM team CROSS JOIN LATERAL (
-        SELECT id, created_at, status FROM responses_response
-        WHERE team_id = team.id AND background AND {is_running} AND lease_until IS NULL
-        ORDER BY created_at LIMIT %(counted)s
-    ) AS next
-)
-SELECT count(*) OVER (), count(*) FILTER (WHERE status = 'queued') OVER (), id
-FROM waiting ORDER BY created_at LIMIT %(limit)s
-"""
 _TAILS_SQL = """
 SELECT run.id, batch.first_sequence, batch.last_sequence, batch.compressed
 FROM unnest(%s::text[], %s::integer[]) AS run(id, after)
@@ -158,18 +107,14 @@ class RunsSnapshot:
     """The active runs at one moment.
 
     - `rows`: the first few hundred runs, by response id.
-    - `executed`, `waiting`: the numbers of runs in progress and of queued runs, each at most 1,000.
-    - `awaiting`: the number of runs that wait for decisions of people, at most `MAX_AWAITING`.
+    - `active`: the numbers of running and waiting runs.
     - `teams`: the names of their teams.
     - `ended`: the final statuses of runs that ended since the first snapshot.
     - `workers`: the number of live workers, or None if Redis is unavailable.
     """
 
     rows: Mapping[str, RunRow] = field(default_factory=dict)
-    executed: int = 0
-    waiting: int = 0
-    awaiting: int = 0
-    oldest_waiting: datetime | None = None
+    active: ActiveRuns = field(default_factory=ActiveRuns)
     teams: Mapping[str, str] = field(default_factory=dict)
     ended: Mapping[str, str] = field(default_factory=dict)
     workers: int | None = None
@@ -183,11 +128,9 @@ def take_snapshot(*, teams: Collection[str], before: RunsSnapshot | None = None)
     before = before or RunsSnapshot()
     known = before.rows
     # Runs with an expired lease come first, because they need attention.
-    leased = Response.objects.only(*_COLUMNS).filter(status__in=RUNNING, lease_until__isnull=False)
-    executed = list(leased.order_by("lease_until")[:_MAX_COUNTED])
-    counted, queued, waiting = _waiting(teams)
-    decisions = _decisions(teams)
-    responses = {row.pk: row for row in [*executed[:MAX_EXECUTED], *waiting, *_awaiting(decisions)]}
+    active = read_active(teams)
+    decisions = {place.response_id: place.decision_id for place in reversed(active.decisions)}
+    responses = {row.pk: row for row in [*active.executed[:MAX_EXECUTED], *active.waiting, *_awaiting(decisions)]}
     tails = _log_tails(responses.values(), known)
     begun = _begun(responses.values(), known)
     rows = {
@@ -211,14 +154,9 @@ def take_snapshot(*, teams: Collection[str], before: RunsSnapshot | None = None)
     # Team names rarely change, so each reader reads a name only once.
     unnamed = {row.response.team_id for row in rows.values()} - before.teams.keys()
     names = dict(Team.objects.filter(pk__in=unnamed).values_list("pk", "name")) if unnamed else {}
-    # Claimed by a worker that has not begun yet.
-    claimed = sum(row.status == Status.QUEUED for row in executed)
     return RunsSnapshot(
         rows=rows,
-        executed=len(executed) - claimed + counted - queued,
-        waiting=claimed + queued,
-        awaiting=sum(bool(row.decision_id) for row in rows.values()),
-        oldest_waiting=_oldest(row for row in waiting if row.status == Status.QUEUED),
+        active=active,
         teams={**before.teams, **names},
         ended=dict([*ended.items()][-_MAX_ENDED:]),
         workers=WorkerCount.count(),
@@ -242,58 +180,10 @@ class WorkerCount:
         return cls._count
 
 
-def queue() -> tuple[int, datetime | None]:
-    """Return the number of responses of all teams that wait for a worker, and the creation time of the oldest.
-
-    The number is at most 1,000; the time is None if no response waits.
-    """
-    counted, _, waiting = _waiting([EVERY_TEAM])
-    return counted, _oldest(waiting)
-
-
-def _oldest(waiting: Iterable[Response]) -> datetime | None:
-    """Return the creation time of the oldest run that a worker could execute."""
-    return min((row.created_at for row in waiting if row.planned_start is None), default=None)
-
-
-def holders() -> list[str]:
-    """Return the lease owner of each active run, 1,000 at most."""
-    rows = Response.objects.filter(status__in=RUNNING, lease_until__isnull=False, lease_owner__isnull=False)
-    return [
-        owner for owner in rows.order_by("lease_until").values_list("lease_owner", flat=True)[:_MAX_COUNTED] if owner
-    ]
-
-
-def _waiting(teams: Collection[str]) -> tuple[int, int, list[Response]]:
-    """Return the number of runs that wait for a worker, the number of queued ones, and the longest waiting responses.
-
-    Waiting runs that are not queued were requeued: their status is `in_progress`.
-    """
-    sees_every_team = EVERY_TEAM in teams
-    teams_sql = _TEAMS_SQL if sees_every_team else "SELECT unnest(%(teams)s::text[])"
-    sql = _WAITING_SQL.format(teams=teams_sql, is_running=_IS_RUNNING)
-    parameters: dict[str, Any] = {"teams": [*teams], "limit": MAX_WAITING, "counted": _MAX_COUNTED}
-    with connection.cursor() as cursor:
-        cursor.execute(sql, parameters)
-        found = cursor.fetchall()
-    if not found:
-        return 0, 0, []
-    # Runs may have ended between the two statements: the status is checked again.
-    rows = Response.objects.only(*_COLUMNS).filter(pk__in=[key for *_, key in found], status__in=RUNNING)
-    every, queued = (min(int(count), _MAX_COUNTED) for count in found[0][:2])
-    return every, queued, list(rows.order_by("created_at"))
-
-
-def _decisions(teams: Collection[str]) -> dict[str, str]:
-    """Return the runs that wait for decisions, each with the decision that expires first."""
-    places = awaited_places(None if EVERY_TEAM in teams else [*teams], limit=MAX_AWAITING)
-    return {place.response_id: place.decision_id for place in reversed(places)}
-
-
 def _awaiting(decisions: Mapping[str, str]) -> list[Response]:
     if not decisions:
         return []
-    rows = Response.objects.only(*_COLUMNS).filter(pk__in=[*decisions], status__in=RUNNING, waits_until__isnull=False)
+    rows = Response.objects.only(*COLUMNS).filter(pk__in=[*decisions], status__in=RUNNING, waits_until__isnull=False)
     return list(rows)
 
 

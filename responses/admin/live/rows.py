@@ -14,7 +14,8 @@ from django.urls import reverse
 from console.markdown import without_markup
 from console.widgets import compact, duration, state_words
 from responses.admin.cells import AWAITING_APPROVAL, STATUS_TONES, mode, planned_start, url
-from responses.admin.live.queries import MAX_AWAITING, RunRow, RunsSnapshot
+from responses.admin.live.active import MAX_AWAITING, count_text, stuck_reason
+from responses.admin.live.queries import RunRow, RunsSnapshot
 from responses.models import Status
 from tenants.console.content_access import HIDDEN
 from tenants.console.roles import CONTRIBUTORS, OPERATORS
@@ -22,7 +23,6 @@ from tenants.console.viewer import Viewer
 
 # A lease lasts 30 seconds by default, and an idle worker claims immediately. So a minute without a lease or a claim is
 # unusual.
-STUCK_AFTER = timedelta(seconds=60)
 _DAY = timedelta(days=1)
 _STEP_TONES = {
     **dict.fromkeys(("stop", "tool_calls", "completed", "returned", "compacted"), "good"),
@@ -42,18 +42,20 @@ def message(
     is_unavailable: bool = False,
 ) -> RowJson:
     """Return the message with these rows, and with the runs that have disappeared since the previous message."""
+    active = snapshot.active
     return {
         "type": "everything" if is_first else "changes",
         "at": _ms(at),
         "is_unavailable": is_unavailable,
         "counters": {
-            "running": f"{snapshot.executed:,}",
-            "queued": f"{snapshot.waiting:,}",
-            "awaiting": f"{snapshot.awaiting:,}{'+' if snapshot.awaiting >= MAX_AWAITING else ''}",
-            "oldest": None if snapshot.oldest_waiting is None else _ms(snapshot.oldest_waiting),
-            "stuck": str(sum(bool(stuck(row, at=at)) for row in snapshot.rows.values())),
+            "running": count_text(active.running),
+            "queued": count_text(active.queued),
+            "awaiting": count_text(len(active.decisions), MAX_AWAITING),
+            "oldest": None if active.oldest_queued is None else _ms(active.oldest_queued),
+            "stuck": count_text(active.stuck(at)),
             "workers": "–" if snapshot.workers is None else str(snapshot.workers),
-            "left": snapshot.executed + snapshot.waiting + snapshot.awaiting - len(snapshot.rows),
+            # All runs that wait for decisions are shown.
+            "left": active.running + active.queued - sum(not row.decision_id for row in snapshot.rows.values()),
         },
         "set": [*shown],
         "gone": [*gone],
@@ -153,20 +155,7 @@ def age(moment: int | None, *, at: datetime) -> str:
 
 def stuck(row: RunRow, *, at: datetime) -> str:
     """Return the reason why a run makes no progress and needs an operator, or an empty string."""
-    response = row.response
-    if response.awaits_decision:
-        return ""
-    if response.lease_until is not None:
-        if response.lease_until < at:
-            return "Lease expired"
-        if at - _renewed_at(response.lease_until) > STUCK_AFTER:
-            return "Lease not renewed for a minute"
-        return ""
-    if response.attempt >= settings.BACKGROUND_ATTEMPTS:
-        return "No attempts left"
-    if response.planned_start is not None:
-        return ""
-    return "Not claimed by a worker" if at - response.created_at > STUCK_AFTER else ""
+    return stuck_reason(row.response, at=at)
 
 
 def _renewed_at(lease_until: datetime) -> datetime:
