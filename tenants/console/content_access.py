@@ -74,7 +74,7 @@ def audit_team_reads(viewer: Viewer, team_ids: Iterable[str]) -> None:
         recent = AuditEvent.objects.filter(occurred_at__gte=now() - REVEALED_FOR, action=_READ, actor=viewer.actor)
         of_one = recent.filter(team_id__in=foreign, target=F("team_id")).values_list("team_id", flat=True)
         of_several = recent.filter(team=None, team_ids__overlap=list(foreign)).values_list("team_ids", flat=True)
-        new = foreign - {*of_one, *chain.from_iterable(of_several)}
+        new = foreign - {*of_one, *chain.from_iterable(ids or () for ids in of_several)}
         if len(new) == 1:
             (team_id,) = new
             audit(team_id=team_id, actor=viewer.actor, action=_READ, target=team_id)
