@@ -27,8 +27,8 @@ def test_a_lead_invites_a_colleague_as_lead_in_at_most_four_clicks(
         visit.page.evaluate("sessionStorage.clicks = 0")
         visit.page.add_init_script(_COUNT_CLICKS)
         visit.page.evaluate(_COUNT_CLICKS)
-        visit.page.get_by_role("link", name="Members", exact=False).first.click()
-        visit.page.get_by_role("link", name=f"Invite to {team.name}").click()
+        visit.page.locator(".c-home-teams").get_by_role("link", name=team.name).click()
+        visit.page.locator("main a[href*='tab=members']").first.click()
         visit.wide(width)
         visit.page.get_by_label("Username or e-mail address").fill(address)
         # Chosen by keyboard, as the first letter selects an option of a select.
