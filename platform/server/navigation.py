@@ -77,6 +77,7 @@ GROUPS = (
         (
             (
                 _rows("Responses", "swap_vert", "responses.Response", key="r"),
+                _page("Refused requests", "error", "refused"),
                 _page("Rejected requests", "block", "rejections"),
                 _page("Search", "manage_search", "search", key="s"),
                 _rows("Batches", "stacks", "responses.Batch"),
