@@ -5,6 +5,7 @@ A process that ends may lose the counts of its last two seconds.
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
@@ -26,7 +27,8 @@ class DeferredCounts(Generic[Key]):
         self._name = name
         self._waiting: dict[Key, int] = {}
         self._lock = threading.Lock()
-        self._timer: threading.Timer | None = None
+        self._added = threading.Event()
+        self._writer: threading.Thread | None = None
 
     def add(self, key: Key) -> bool:
         """Count one more of this key; it is written soon. Return false if there are too many different keys."""
@@ -34,11 +36,12 @@ class DeferredCounts(Generic[Key]):
             is_kept = len(self._waiting) < MAX_ENTRIES or key in self._waiting
             if is_kept:
                 self._waiting[key] = self._waiting.get(key, 0) + 1
-            if self._timer is None or not self._timer.is_alive():
-                # A thread, because processes without an event loop count too.
-                self._timer = threading.Timer(WRITE_EVERY_SECONDS, self._write_later)
-                self._timer.daemon = True
-                self._timer.start()
+            self._added.set()
+            if self._writer is None or not self._writer.is_alive():
+                # A thread, because processes without an event loop count too. One for all writes, because the
+                # connection of each thread is a cycle of objects that only the garbage collector frees.
+                self._writer = threading.Thread(target=self._write_often, name=self._name, daemon=True)
+                self._writer.start()
         return is_kept
 
     def write(self) -> None:
@@ -55,8 +58,12 @@ class DeferredCounts(Generic[Key]):
                 for key, count in counts.items():
                     self._waiting[key] = self._waiting.get(key, 0) + count
 
-    def _write_later(self) -> None:
-        try:
-            self.write()
-        finally:
-            connections.close_all()
+    def _write_often(self) -> None:
+        while True:
+            self._added.wait()
+            time.sleep(WRITE_EVERY_SECONDS)
+            self._added.clear()
+            try:
+                self.write()
+            finally:
+                connections.close_all()

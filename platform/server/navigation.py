@@ -178,6 +178,13 @@ def sidebar(request: HttpRequest) -> list[dict[str, Any]]:
     ]
 
 
+def pages(request: HttpRequest) -> Iterator[tuple[str, Tab, str]]:
+    """Yield all pages that the user may open, tabs as well, with the title of their group and their URL."""
+    for group in GROUPS:
+        for tabs in _visible(request, group):
+            yield from ((group.title, tab, url) for tab, url in tabs)
+
+
 def context(request: HttpRequest) -> dict[str, Any]:
     """Return the tabs of the open page for each template, as Unfold's setting `GLOBAL_CALLBACK`."""
     for group in GROUPS:

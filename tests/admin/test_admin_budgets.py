@@ -74,10 +74,10 @@ def test_a_budget_shows_when_it_will_be_used_up(lead: Client, caller: Caller) ->
     assert row["used up"] or int(row["percent"]) >= 100 or Decimal(row["forecast"]) < 31
 
 
-def test_nearly_spent_budgets_are_listed_on_home(lead: Client, caller: Caller) -> None:
+def test_budgets_of_the_team_are_listed_on_the_home_of_a_lead(lead: Client, caller: Caller) -> None:
     add_response(caller)
     set_budget(caller, "10")
-    assert "No budget is nearly spent." in text(lead.get("/admin/"))
+    assert "0 % of $10 per day" in text(lead.get("/admin/"))
     add_usage(caller, cost="9")
     assert "90 % of $10 per day" in text(lead.get("/admin/"))
 

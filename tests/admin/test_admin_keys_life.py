@@ -75,7 +75,7 @@ def test_a_rotated_key_shows_its_new_secret_once(lead: Client, caller: Caller) -
     assert [directory.principal(each).key_id for each in (secret, caller.secret)] == [caller.key.pk] * 2
     page = text(lead.get(change_page(caller.key)))
     assert secret not in page
-    assert [words in page for words in ("GRACE", "grace")] != [False, False]
+    assert "grace" in page.lower()
     assert f"{caller.key.prefix}…{caller.key.last_four} works until" in page
 
 

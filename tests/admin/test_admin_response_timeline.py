@@ -203,7 +203,7 @@ def test_a_run_that_waits_for_a_decision_calls_no_model_and_loses_no_work(lead: 
         Response.objects.filter(pk=decision.response_id).update(claims=claims[:1])
         response = Response.objects.get(pk=decision.response_id)
     page = timeline(lead, response)
-    assert [words in page for words in ("waiting for approval", "Turn 2")] == [True, False]
+    assert [words in page for words in ("waiting for a decision", "Turn 2")] == [True, False]
     claims[1]["at"] = (at + timedelta(hours=5)).isoformat()
     with scope.team(caller.team.pk):
         Response.objects.filter(pk=decision.response_id).update(claims=claims, waits_until=None)

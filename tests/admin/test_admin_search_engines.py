@@ -55,7 +55,6 @@ def test_a_lead_sets_the_tools_of_an_api_key(lead: Client, caller: Caller) -> No
     lead.post(page, {"name": "searching", "scopes": ["*"], "tools": ["web_search", "mcp"]})
     with scope.every_team():
         assert ApiKey.objects.get(pk=caller.key.pk).tools == ["web_search", "mcp"]
-    assert "web_search, mcp" in text(lead.get("/admin/tenants/apikey/"))
 
 
 def test_a_lead_cannot_open_search_engines(lead: Client) -> None:

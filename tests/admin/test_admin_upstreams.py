@@ -283,7 +283,7 @@ def test_capabilities_are_saved_shown_and_audited(admin: Client, model: Model) -
     assert stored_capabilities(model) == Capabilities(
         vision=False, reasoning_efforts=("low", "high"), context_window=32768
     )
-    assert "no images" in text(admin.get("/admin/tenants/model/"))
+    assert "no images" in text(admin.get("/admin/tenants/model/", {"q": model.name}))
     with scope.every_team():
         line = AuditEvent.objects.filter(target=str(model.pk), action="model.updated").get()
     assert line.after == {"vision": False, "reasoning_efforts": efforts, "context_window": 32768}

@@ -112,7 +112,7 @@ def test_the_first_wrong_field_has_the_focus(browser: Browser, web: WebProcess, 
         visit.page.locator("#id_field_1").fill("y")
         visit.page.get_by_role("button", name="Answer").click()
         expect(visit.page.get_by_text("The number of characters must be at least 2.")).to_be_visible()
-        visit.page.wait_for_function("document.activeElement?.id === 'id_field_1'")
+        expect(visit.page.locator("#id_field_1")).to_be_focused()
     assert stored(decision).state == "asked"
 
 

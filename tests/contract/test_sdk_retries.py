@@ -31,6 +31,8 @@ REPEATED: set[Case] = {
     (503, "server_is_overloaded"),
     (503, "server_is_shutting_down"),
     (503, "server_error"),
+    (503, "upstream_timeout"),
+    (503, "upstream_unreachable"),
     (503, "limits_unavailable"),
     (503, "database_unavailable"),
     (507, "storage_full"),

@@ -414,7 +414,7 @@ def test_a_form_fails_with_the_errors_of_the_sdk() -> None:
 
     assert asyncio.run(scenario("a document")) == '{"id": 1}'
     assert asyncio.run(scenario("status 400")) == "The model's server rejected the request: No."
-    assert asyncio.run(scenario("no answer")) == "The model's server did not answer in time."
+    assert asyncio.run(scenario("no answer")) == "The model's server did not answer in time. Model: 'm'."
 
 
 def test_a_connection_is_reused_after_a_complete_answer() -> None:

@@ -158,7 +158,7 @@ def test_calls_with_stored_results_are_not_repeated_after_a_crash(
     assert [item["name"] for item in of(done, "mcp_call") if item["status"] == "completed"] == ["note", "wait"]
 
 
-def test_an_unrepeatable_call_in_flight_fails_the_run(
+def test_an_unrepeatable_call_in_flight_waits_for_a_person(
     reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
 ) -> None:
     first = make_worker(**BRIEF)
@@ -169,9 +169,8 @@ def test_an_unrepeatable_call_in_flight_fails_the_run(
     first.stop(signal.SIGKILL)
     served.opened.set()
     make_worker(**BRIEF)
-    failed = ended(reaching, response_id)
-    assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
-    assert "box__wait" in failed["error"]["message"]
+    waiting = eventually(lambda: reaching.retrieve(response_id).get("pending_decisions"), seconds=30)
+    assert [decision["kind"] for decision in waiting] == ["unknown_outcome"]
     assert served.names() == ["wait"]
 
 

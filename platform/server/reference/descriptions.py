@@ -38,10 +38,10 @@ OPERATIONS = {
     "unchanged.",
     "responses.approvals.decide": "Approves or denies a call for which a background response waits, and returns the "
     "response. It continues when all of its open approval requests are decided. An extension of OpenAI's API.",
-    "responses.attempts.list": "Lists the requests of a response to model servers with their outcomes, oldest first. An "
-    "extension of OpenAI's API.",
-    "responses.timeline": "Returns the model calls, tool calls, approvals and measured parts of a response with their times. "
+    "responses.attempts.list": "Lists the requests of a response to model servers with their outcomes, oldest first. "
     "An extension of OpenAI's API.",
+    "responses.timeline": "Returns the model calls, tool calls, approvals and measured parts of a response with their "
+    "times. An extension of OpenAI's API.",
     "responses.input_items.list": "Lists the input of a response: the items of its previous responses, then its own.",
     "responses.input_tokens.count": "Returns the number of input tokens that a request would use, without running it.",
     "responses.compact": "Compacts a long context into its user messages and one encrypted item, which can begin the "

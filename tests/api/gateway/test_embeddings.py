@@ -235,7 +235,7 @@ def test_errors_of_the_upstream_are_mapped(
 def test_an_unreachable_upstream_is_reported(api: Api, script: Script, caller: Caller) -> None:
     services.add_upstream(name="nobody", base_url="http://127.0.0.1:9/v1", models=[f"{script.model}-gone"])
     answer = api.post("/embeddings", {"model": f"{script.model}-gone", "input": "Hi"})
-    assert error(answer) == (503, None, "server_error")
+    assert error(answer) == (503, None, "upstream_unreachable")
     assert usage_record(caller).outcome == "failed"
 
 

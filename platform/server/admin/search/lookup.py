@@ -35,6 +35,7 @@ from responses.models import HAS_WAITED, ChatCompletion, Decision, PromptTemplat
 from responses.models.batches import Batch, BatchLine
 from responses.models.vector_stores import VectorStore, VectorStoreBatch
 from responses.webhooks.models import WebhookDelivery, WebhookEndpoint
+from server import navigation
 from skills.models import Skill, SkillVersion
 from tenants.console.roles import EVERY_ROLE
 from tenants.console.site import may_open, page, render
@@ -299,14 +300,12 @@ def _results(request: HttpRequest, term: str) -> Iterator[SearchResult]:
     if (kind or len(term) >= 4) and " " not in term and (link := page_of(request, term)):
         name = kind.name.partition(" ")[2] if kind else "item"
         yield SearchResult(term if not term.startswith("sk-") else term[:12], f"Open {name}", link, "arrow_outward")
-    # The pages of the sidebar that match the term and that the user may open.
+    # The pages that match the term and that the user may open.
     folded = term.casefold()
-    for group in admin.site.get_sidebar_list(request):  # type: ignore[attr-defined]  # Unfold's site has it
-        area = str(group.get("title") or "Console")
-        for entry in group["items"]:
-            title = str(entry["title"])
-            if entry.get("has_permission", True) and (folded in title.casefold() or folded == area.casefold()):
-                yield SearchResult(title, area, str(entry["link"]), entry.get("icon") or "web")
+    for group, tab, url in navigation.pages(request):
+        area = group or "Console"
+        if folded in tab.title.casefold() or folded == area.casefold():
+            yield SearchResult(tab.title, area, url, tab.icon)
     for model, columns, label, icon in _SEARCHED_MODELS if len(term) >= _MIN_TERM else ():
         conditions = reduce(or_, (Q(**{f"{column}__icontains": term}) for column in columns))
         rows = rows_of(request, model).filter(conditions).order_by(columns[0], "pk")
