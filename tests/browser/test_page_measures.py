@@ -46,6 +46,17 @@ def crowded(subject: TeamData, database: None) -> Iterator[TeamData]:
             row.delete()
 
 
+def only_own(subject: TeamData, url: str) -> str:
+    """Return the URL of a list with the rows of the test only: other tests store names of any length."""
+    path, _, query = url.partition("?")
+    if path == "/admin/tenants/model/":
+        with scope.every_team():
+            return f"{path}?q={Model.objects.order_by('pk')[0].name}"
+    if path.split("/")[3] not in {"toolcall", "usagerecord", "response", "apikey", "webhookendpoint"}:
+        return url
+    return f"{path}?{query}&team__id__exact={subject.team.pk}"
+
+
 @pytest.mark.parametrize("width", [380, 1280])
 def test_nothing_lies_outside_of_the_window(width: int, browser: Browser, web: WebProcess, crowded: TeamData) -> None:
     found = []
@@ -60,10 +71,13 @@ def test_nothing_lies_outside_of_the_window(width: int, browser: Browser, web: W
 def test_lists_show_all_columns_in_low_rows(browser: Browser, web: WebProcess, crowded: TeamData) -> None:
     found = []
     lists = [url for url in pages(crowded) if re.fullmatch(r"/admin/[a-z]+/[a-z]+/", url)]
+    urls = [only_own(crowded, url) for url in [*ALWAYS, *sampled(lists, 8, key="lists")]]
     with visiting(browser, web.url, person("administrator")) as visit:
         visit.wide(1280)
-        for url in [*ALWAYS, *sampled(lists, 8, key="lists")]:
-            if status_of(visit, url) == 200:
+        for number, url in enumerate(urls):
+            is_served = status_of(visit, url) == 200
+            assert is_served or number >= len(ALWAYS), url
+            if is_served:
                 found += [f"{url}: {entry}" for entry in visit.page.evaluate(_CUT)]
                 heights = visit.page.evaluate(_HEIGHTS)
                 found += [f"{url}: a row of {height} pixels" for height in heights if height > MAX_ROW]
