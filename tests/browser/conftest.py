@@ -53,6 +53,14 @@ def seeded(web: WebProcess, django_db_blocker: DjangoDbBlocker) -> Seeded:
         return seed(SeedOptions(responses=90, teams=1, seed=11, label="Test"))
 
 
+@pytest.fixture
+def team(seeded: Seeded, database: None) -> Caller:
+    """The seeded team, with one of its keys."""
+    team = seeded.tenants[0].team
+    with scope.team(team.pk):
+        return Caller(team=team, key=ApiKey.objects.filter(team=team)[0], secret="")
+
+
 @pytest.fixture(scope="session")
 def subject(seeded: Seeded, django_db_blocker: DjangoDbBlocker) -> TeamData:
     """The rows of the seeded team, and some of the platform that `seed` does not create."""

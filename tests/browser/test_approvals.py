@@ -10,9 +10,7 @@ from conversations.models import Section
 from core.clock import now
 from core.ids import new_id
 from responses.models import Decision
-from seeding.seed import Seeded
 from tenants import scope
-from tenants.models import ApiKey
 from tests.admin.rows import add_items
 from tests.browser.accessibility import violations
 from tests.browser.chromium import CHROMIUM, INSTALL
@@ -39,14 +37,6 @@ _ARGUMENTS = {
     "api_key": "sk-secret",
     "budget": None,
 }
-
-
-@pytest.fixture
-def team(seeded: Seeded, database: None) -> Caller:
-    """The seeded team, which has approvals of every state."""
-    team = seeded.tenants[0].team
-    with scope.team(team.pk):
-        return Caller(team=team, key=ApiKey.objects.filter(team=team)[0], secret="")
 
 
 @pytest.fixture

@@ -9,9 +9,6 @@ from playwright.sync_api import Browser, expect
 from conversations.models import Section
 from core.clock import now
 from responses.models import Response, Status
-from seeding.seed import Seeded
-from tenants import scope
-from tenants.models import ApiKey
 from tests.admin.rows import add_items, add_response, add_turns, assistant_message, function_call_item, user_message
 from tests.browser.accessibility import violations
 from tests.browser.chromium import CHROMIUM, INSTALL
@@ -21,14 +18,6 @@ from tests.support.web import WebProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason=INSTALL)]
 _UNBROKEN = "Unbroken" * 60
-
-
-@pytest.fixture
-def team(seeded: Seeded, database: None) -> Caller:
-    """The seeded team."""
-    team = seeded.tenants[0].team
-    with scope.team(team.pk):
-        return Caller(team=team, key=ApiKey.objects.filter(team=team)[0], secret="")
 
 
 @pytest.fixture

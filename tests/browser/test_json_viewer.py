@@ -9,9 +9,7 @@ from playwright.sync_api import Browser, expect
 from conversations.models import Section
 from responses.models import Response, ToolCall
 from responses.webhooks.models import WebhookDelivery
-from seeding.seed import Seeded
 from tenants import scope
-from tenants.models import ApiKey
 from tests.admin.rows import add_call, add_items, add_response, function_call_item, page_url, user_message
 from tests.browser.accessibility import violations
 from tests.browser.chromium import CHROMIUM, INSTALL
@@ -21,14 +19,6 @@ from tests.support.web import WebProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason=INSTALL)]
 ARGUMENTS = '{"city": "Lisbon", "days": [1, 2, {"a b": null}], "note": "<img src=x onerror=alert(1)>"}'
-
-
-@pytest.fixture
-def team(seeded: Seeded, database: None) -> Caller:
-    """The seeded team."""
-    team = seeded.tenants[0].team
-    with scope.team(team.pk):
-        return Caller(team=team, key=ApiKey.objects.filter(team=team)[0], secret="")
 
 
 @pytest.fixture

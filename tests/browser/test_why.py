@@ -8,9 +8,7 @@ from playwright.sync_api import Browser, expect
 
 from core.clock import now
 from responses.models import Response, Status, Turn
-from seeding.seed import Seeded
 from tenants import scope
-from tenants.models import ApiKey
 from tests.admin.rows import add_call, add_response, add_usage
 from tests.browser.accessibility import violations
 from tests.browser.chromium import CHROMIUM, INSTALL
@@ -21,14 +19,6 @@ from tests.support.web import WebProcess
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason=INSTALL)]
 HOME = "/admin/"
 WORDS = "CUDA error: an illegal memory access was encountered"
-
-
-@pytest.fixture
-def team(seeded: Seeded, database: None) -> Caller:
-    """The seeded team."""
-    team = seeded.tenants[0].team
-    with scope.team(team.pk):
-        return Caller(team=team, key=ApiKey.objects.filter(team=team)[0], secret="")
 
 
 @pytest.fixture
