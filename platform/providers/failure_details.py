@@ -22,7 +22,7 @@ MAX_BODY = 2000
 """Characters of an upstream's answer that are stored."""
 _MAX_ERROR = 300
 UpstreamDetail = Mapping[str, Any]
-"""What operators see of a failed request: `cause`, `address`, and if known `error`, `status` and `body`."""
+"""Details of a failed request for operators: `cause`, `address`, and if known `error`, `status` and `body`."""
 
 
 def request_id() -> str:

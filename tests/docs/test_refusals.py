@@ -1,4 +1,4 @@
-"""What a page says is unavailable is called, and such statements stand only where they are called."""
+"""Requests that pages call unavailable are sent, and such statements stand only in tables that are tested."""
 
 import re
 from collections.abc import Callable

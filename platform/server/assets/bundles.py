@@ -82,7 +82,7 @@ _PAGE_SCRIPTS = {
     "routes.js": ("routes.js",),
     "connect.js": ("connect.js",),
 }
-# Scripts of Django's and Unfold's widgets. Those of a single form differ little.
+# Scripts of Django's and Unfold's widgets. All forms load the same ones.
 FORM_SCRIPTS = (
     "admin/js/vendor/jquery/jquery.min.js",
     "admin/js/vendor/select2/select2.full.min.js",
