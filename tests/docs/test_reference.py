@@ -1,4 +1,4 @@
-"""Generated parts, lists and examples of the pages match the code. test_coverage compares API and errors."""
+"""Generated pages, lists and examples match the code. test_coverage compares API and errors."""
 
 import json
 import re
@@ -17,6 +17,8 @@ from guide import commands
 from responses.admin.live.queries import RunRow
 from responses.admin.live.rows import stuck
 from responses.models import Response
+from server.reference.coverage import PAGES, update_tables
+from server.reference.pages import FOLDER, pages
 from tests.docs.blocks import ROOT, blocks
 from tests.support.api import Api
 from tests.support.stored_certificates import delete_certificates, store_certificate
@@ -25,10 +27,20 @@ from tests.support.web import WebProcess
 from tools.mcp.schema import McpToolParam
 
 
-@pytest.mark.slow
 def test_the_commands_page_is_generated_from_the_parsers() -> None:
     hint = "run: PYTHONPATH=platform:. .venv/bin/python -m guide.commands"
     assert commands.PAGE.read_text() == commands.render(), hint
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_manual_matches_the_table(page: str) -> None:
+    manual = (ROOT / page).read_text()
+    assert update_tables(manual) == manual, "run: python3 manage.py api_coverage"
+
+
+def test_the_pages_of_the_reference_are_generated() -> None:
+    stored = {f"{FOLDER}/{path.name}": path.read_text() for path in (ROOT / FOLDER).glob("*.md")}
+    assert stored == pages(), "run: python3 manage.py api_coverage"
 
 
 def test_the_metrics_page_lists_all_metrics_of_a_web_process(web: WebProcess) -> None:

@@ -22,14 +22,11 @@ from server.api_urls import ENDPOINTS, VIEWS
 from server.reference.coverage import (
     EVENTS,
     ITEMS,
-    PAGES,
     PARAMETERS,
     TOOLS,
     Support,
     SupportedParameter,
-    update_tables,
 )
-from server.reference.pages import FOLDER, pages
 from server.reference.remedies import REMEDIES
 from server.reference.sdk_comparison import gaps
 from server.reference.sdk_decisions import outdated, undecided
@@ -38,7 +35,7 @@ from tests.support.api import Api, error
 from tests.support.chunks import text
 from tests.support.type_deviations import TOOLS as EXTENSIONS
 from tests.support.upstream import Script, stream
-from tests.support.web import ROOT, WebProcess
+from tests.support.web import WebProcess
 
 pytestmark = pytest.mark.slow
 
@@ -64,17 +61,6 @@ def names(parameters: list[SupportedParameter]) -> list[str]:
 def kinds(union: Any) -> set[str]:
     """Return the values of `type` in a union of the SDK."""
     return {get_args(kind.model_fields["type"].annotation)[0] for kind in get_args(get_args(union)[0])}
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_the_manual_matches_the_table(page: str) -> None:
-    manual = (ROOT / page).read_text()
-    assert update_tables(manual) == manual, "run: python3 manage.py api_coverage"
-
-
-def test_the_pages_of_the_reference_are_generated() -> None:
-    stored = {f"{FOLDER}/{path.name}": path.read_text() for path in (ROOT / FOLDER).glob("*.md")}
-    assert stored == pages(), "run: python3 manage.py api_coverage"
 
 
 def test_every_error_has_a_remedy_and_every_remedy_an_error() -> None:
