@@ -100,6 +100,8 @@ def test_a_call_is_stored_before_it_is_sent(
         assert served.effect_ids == ids_of(reaching.caller)
         served.opened.set()
         eventually(lambda: [row.status for row in rows(reaching.caller)] == ["completed"])
+        # The client stays until the next turn: a run without its client ends after the call.
+        script.wait_for_call(1)
 
 
 def after_a_kill(
