@@ -37,14 +37,20 @@ ROOT = Path(__file__).resolve().parents[2]
 _SOURCES = (str(ROOT / "platform"), str(ROOT))
 _MODULES = {
     "web": ("server.management.commands.web", "server.asgi", "server.urls"),
-    "worker": ("server.management.commands.worker",),
-    "beat": ("server.management.commands.beat",),
+    "worker": ("server.management.commands.worker", "server.tasks"),
+    "beat": ("server.management.commands.beat", "server.tasks"),
 }
 """Modules that a template loads, by command; their processes import them all."""
 _LIBRARIES = (
     "aiohttp",
+    "anyio._core._sockets",
     "celery.app.amqp",
     "celery.app.task",
+    "celery.apps.beat",
+    "celery.apps.worker",
+    "celery.bin.celery",
+    "celery.concurrency.thread",
+    "celery.worker.consumer",
     "cryptography.fernet",
     "django.core.handlers.asgi",
     "django.db.models",
@@ -56,13 +62,19 @@ _LIBRARIES = (
     "httpx2",
     "jsonschema",
     "kombu.transport.redis",
+    "markdown",
     "markdown_it",
+    "mcp",
+    "mcp.client.sse",
+    "mcp.client.streamable_http",
+    "mcp_types",
     "openai.resources.chat",
     "openai.resources.responses",
     "openai.types.responses",
     "orjson",
     "psycopg_pool",
     "pydantic",
+    "pygments.formatters.html",
     "redis.asyncio",
     "regex",
     "requests",
@@ -425,7 +437,10 @@ def _become(
 def _load(command: str) -> None:
     # The same steps as in the command, up to the fork of several web processes.
     import django
+    from django.db.migrations.loader import MigrationLoader
 
     django.setup()
     for name in _MODULES[command]:
         importlib.import_module(name)
+    # Each process compares the migrations of the database with those on disk before it starts.
+    MigrationLoader(None)
