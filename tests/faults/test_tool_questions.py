@@ -21,7 +21,7 @@ from tests.support.mcp_servers import McpServer, form, visit
 from tests.support.upstream import Script
 from tests.support.waiting import eventually
 from tests.support.webhooks import add_endpoint, deliveries_of
-from tests.support.workers import MakeWorker
+from tests.support.workers import MakeWorker, WorkerProcess
 
 pytestmark = pytest.mark.slow
 Json = dict[str, Any]
@@ -104,9 +104,8 @@ def test_a_call_continues_with_the_answers_to_its_questions(
 
 
 def test_answers_are_checked_against_the_schema(
-    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+    reaching: Api, script: Script, served: McpServer, worker: WorkerProcess
 ) -> None:
-    make_worker()
     served.ask(
         {"color": form("Which color?", required=("color",), color=COLOR, count={"type": "integer", "maximum": 3})}
     )
@@ -134,9 +133,8 @@ def test_answers_are_checked_against_the_schema(
 
 
 def test_several_questions_of_one_result_are_answered_together(
-    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+    reaching: Api, script: Script, served: McpServer, worker: WorkerProcess
 ) -> None:
-    make_worker()
     served.ask({"color": form("Which color?", color=COLOR), "size": form("Which size?", size={"type": "integer"})})
     response_id = order(reaching, script, served)
     script.say("Ordered.")
@@ -150,9 +148,9 @@ def test_several_questions_of_one_result_are_answered_together(
 
 
 def test_the_answer_is_neither_in_the_audit_log_nor_in_webhooks(
-    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+    reaching: Api, script: Script, served: McpServer, worker: WorkerProcess
 ) -> None:
-    worker = make_worker()
+    began = worker.written
     add_endpoint(reaching.caller, "https://a.example/", "approval.requested", "approval.decided")
     served.ask({"name": form("The secret name?", name={"type": "string"})})
     response_id = order(reaching, script, served)
@@ -167,14 +165,13 @@ def test_the_answer_is_neither_in_the_audit_log_nor_in_webhooks(
     requested, decided = sorted(deliveries_of(reaching.caller), key=lambda sent: sent.event_type, reverse=True)
     assert (requested.event_type, requested.data["kind"]) == ("approval.requested", "question")
     assert (decided.event_type, decided.data["decision"]) == ("approval.decided", "accept")
-    texts = json.dumps([requested.data, decided.data]) + worker.output()
+    texts = json.dumps([requested.data, decided.data]) + worker.output(since=began)
     assert ("secret name" in texts, "Rumpelstiltskin" in texts) == (False, False)
 
 
 def test_a_tool_is_told_that_its_question_was_declined(
-    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+    reaching: Api, script: Script, served: McpServer, worker: WorkerProcess
 ) -> None:
-    make_worker()
     served.ask({"color": form("Which color?", required=("color",), color=COLOR)})
     served.checks_capabilities = True
     response_id = order(reaching, script, served)
@@ -227,9 +224,8 @@ def test_a_call_that_is_repeated_after_an_unknown_outcome_has_its_answers(
 
 
 def test_an_approved_call_may_ask_a_question(
-    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+    reaching: Api, script: Script, served: McpServer, worker: WorkerProcess
 ) -> None:
-    make_worker()
     served.ask({"color": form("Which color?", color=COLOR)})
     options = {"wait_for_approval": True}
     response_id = order(reaching, script, served, tools=[asking(served)], background_options=options)
@@ -246,9 +242,8 @@ def test_an_approved_call_may_ask_a_question(
 
 
 def test_a_question_that_nobody_answers_fails_its_response(
-    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+    reaching: Api, script: Script, served: McpServer, worker: WorkerProcess
 ) -> None:
-    make_worker()
     served.ask({"color": form("Which color?", color=COLOR)})
     response_id = order(reaching, script, served, background_options={"approval_wait_seconds": 3600})
     pending = asked(reaching, response_id)
@@ -265,9 +260,8 @@ def test_a_question_that_nobody_answers_fails_its_response(
 
 
 def test_a_response_that_waits_for_an_answer_can_be_cancelled(
-    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+    reaching: Api, script: Script, served: McpServer, worker: WorkerProcess
 ) -> None:
-    make_worker()
     served.ask({"color": form("Which color?", color=COLOR)})
     response_id = order(reaching, script, served)
     pending = asked(reaching, response_id)
@@ -281,9 +275,8 @@ def test_a_response_that_waits_for_an_answer_can_be_cancelled(
 
 
 def test_questions_of_other_teams_are_unknown(
-    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker, make_api: MakeApi
+    reaching: Api, script: Script, served: McpServer, worker: WorkerProcess, make_api: MakeApi
 ) -> None:
-    make_worker()
     served.ask({"color": form("Which color?", color=COLOR)})
     response_id = order(reaching, script, served)
     pending = asked(reaching, response_id)

@@ -23,7 +23,7 @@ from tests.support.mcp_servers import McpServer
 from tests.support.model_capabilities import describe
 from tests.support.upstream import Gate, Script, stream
 from tests.support.waiting import eventually
-from tests.support.workers import MakeWorker
+from tests.support.workers import MakeWorker, WorkerProcess
 
 pytestmark = pytest.mark.slow
 WAITS = {"wait_for_approval": True}
@@ -56,9 +56,8 @@ def decide(api: Api, response_id: str, request: dict[str, Any], *, approve: bool
 
 
 def test_an_approved_call_is_made_by_the_same_response(
-    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+    reaching: Api, script: Script, served: McpServer, worker: WorkerProcess
 ) -> None:
-    make_worker()
     script.call(box__add='{"a":2,"b":3}').say("It is 5.")
     response_id = queue(reaching, script, served)
     (request,) = awaited(reaching, response_id)
@@ -79,9 +78,8 @@ def test_an_approved_call_is_made_by_the_same_response(
 
 
 def test_the_setting_of_the_team_applies_unless_the_request_says_otherwise(
-    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+    reaching: Api, script: Script, served: McpServer, worker: WorkerProcess
 ) -> None:
-    make_worker()
     with scope.team(reaching.caller.team.pk):
         Team.objects.filter(pk=reaching.caller.team.pk).update(wait_for_approval=True)
     for _ in range(3):
@@ -101,9 +99,8 @@ def test_a_foreground_response_cannot_wait(reaching: Api, script: Script) -> Non
 
 
 def test_the_model_reads_the_reason_of_a_denial(
-    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+    reaching: Api, script: Script, served: McpServer, worker: WorkerProcess
 ) -> None:
-    make_worker()
     script.call(box__add='{"a":2}').say("Never mind.").say("Still not.")
     response_id = queue(reaching, script, served)
     (request,) = awaited(reaching, response_id)
@@ -120,9 +117,8 @@ def test_the_model_reads_the_reason_of_a_denial(
 
 
 def test_the_decision_is_in_the_history_and_not_in_the_output(
-    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+    reaching: Api, script: Script, served: McpServer, worker: WorkerProcess
 ) -> None:
-    make_worker()
     conversation = begin(reaching, "Begin.")
     script.call(box__add='{"a":2,"b":3}').say("It is 5.")
     body = {"model": script.model, "input": "Go.", "background": True, "tools": [asking(served)]}
@@ -142,9 +138,8 @@ def test_the_decision_is_in_the_history_and_not_in_the_output(
 
 
 def test_a_run_goes_on_when_all_of_its_requests_are_decided(
-    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+    reaching: Api, script: Script, served: McpServer, worker: WorkerProcess
 ) -> None:
-    make_worker()
     script.then(calling(("box__add", '{"a":1}'), ("box__note", "{}"))).say("One of them.")
     response_id = queue(reaching, script, served)
     add, note = awaited(reaching, response_id)
@@ -173,9 +168,8 @@ def test_a_decision_is_made_while_no_process_of_the_worker_runs(
 
 
 def test_a_decision_before_the_run_is_suspended_continues_it(
-    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+    reaching: Api, script: Script, served: McpServer, worker: WorkerProcess
 ) -> None:
-    make_worker()
     script.then(calling(("box__wait", "{}"), ("box__note", "{}"))).say("Both.")
     tools = [{**asking(served), "require_approval": {"always": {"tool_names": ["note"]}}}]
     body = {"model": script.model, "input": "Go.", "background": True, "tools": tools}
@@ -240,9 +234,8 @@ def test_waiting_runs_hold_no_slot(reaching: Api, script: Script, served: McpSer
 
 
 def test_an_expired_request_fails_its_response(
-    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+    reaching: Api, script: Script, served: McpServer, worker: WorkerProcess
 ) -> None:
-    make_worker()
     script.call(box__note="{}")
     conversation = ok(reaching.post("/conversations", {}))["id"]
     body = {"model": script.model, "input": "Go.", "background": True, "tools": [asking(served)]}
@@ -269,9 +262,8 @@ def test_an_expired_request_fails_its_response(
 
 
 def test_a_waiting_response_is_cancelled(
-    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+    reaching: Api, script: Script, served: McpServer, worker: WorkerProcess
 ) -> None:
-    make_worker()
     script.call(box__note="{}")
     response_id = queue(reaching, script, served)
     (request,) = awaited(reaching, response_id)
@@ -283,10 +275,7 @@ def test_a_waiting_response_is_cancelled(
     assert served.calls == []
 
 
-def test_a_waiting_response_is_deleted(
-    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
-) -> None:
-    make_worker()
+def test_a_waiting_response_is_deleted(reaching: Api, script: Script, served: McpServer, worker: WorkerProcess) -> None:
     script.call(box__note="{}")
     response_id = queue(reaching, script, served)
     (request,) = awaited(reaching, response_id)
@@ -296,9 +285,8 @@ def test_a_waiting_response_is_deleted(
 
 
 def test_a_follower_receives_the_request_and_later_the_answer(
-    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+    reaching: Api, script: Script, served: McpServer, worker: WorkerProcess
 ) -> None:
-    make_worker()
     script.call(box__note="{}").say("Noted.")
     tools = [asking(served)]
     with reaching.stream(
@@ -315,9 +303,8 @@ def test_a_follower_receives_the_request_and_later_the_answer(
 
 
 def test_a_decision_is_made_once_and_only_by_its_team(
-    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker, outsider: Api
+    reaching: Api, script: Script, served: McpServer, worker: WorkerProcess, outsider: Api
 ) -> None:
-    make_worker()
     script.call(box__note="{}").say("Noted.")
     response_id = queue(reaching, script, served)
     (request,) = awaited(reaching, response_id)
@@ -339,9 +326,8 @@ def test_a_decision_is_made_once_and_only_by_its_team(
 
 
 def test_an_answer_in_another_request_is_referred_to_the_waiting_response(
-    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+    reaching: Api, script: Script, served: McpServer, worker: WorkerProcess
 ) -> None:
-    make_worker()
     script.call(box__note="{}").say("Noted.")
     response_id = queue(reaching, script, served)
     (request,) = awaited(reaching, response_id)
@@ -359,9 +345,8 @@ def test_an_answer_in_another_request_is_referred_to_the_waiting_response(
 
 
 def test_a_waiting_run_holds_neither_place_nor_budget(
-    reaching: Api, script: Script, served: McpServer, make_worker: MakeWorker
+    reaching: Api, script: Script, served: McpServer, worker: WorkerProcess
 ) -> None:
-    make_worker()
     limit(reaching.caller, concurrent_runs=1, queued_runs=5, budget="1")
     describe(script, prices=PriceList.simple(input="1", output="1"))
     script.call(box__note="{}").say("Meanwhile.")
