@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.conf import settings
+
 from limits import script
 from limits.plan import MINUTE
 from tenants.directory import TargetLimits
-
-LEASE_SECONDS = 30.0
-"""Seconds after which the lease of a process that has died no longer counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +51,7 @@ async def reserve(limits: TargetLimits, *, lease_id: str, tokens: int) -> Admiss
     }
     keys = [_rate_key(limits, name) for name, *_ in applying]
     if limits.concurrent_requests is not None:
-        document["lease"] = {**_LIFETIME, "limit": limits.concurrent_requests}
+        document["lease"] = {**_lifetime(), "limit": limits.concurrent_requests}
         keys.append(_leases_key(limits))
     result, at, *rest = await script.arun(_scope(limits), keys, document)
     if result == "refused":
@@ -73,15 +72,16 @@ def settle_soon(limits: TargetLimits, admission: Admission, *, tokens: int) -> N
 
 def release_soon(limits: TargetLimits, lease_id: str) -> None:
     """Release a lease, without waiting for the reply."""
-    script.send(_scope(limits), [_leases_key(limits)], {"op": "release", "id": lease_id, "lease": _LIFETIME})
+    script.send(_scope(limits), [_leases_key(limits)], {"op": "release", "id": lease_id, "lease": _lifetime()})
 
 
 def renew_soon(limits: TargetLimits, lease_ids: Sequence[str]) -> None:
     """Extend leases, without waiting for the reply."""
-    script.send(_scope(limits), [_leases_key(limits)], {"op": "renew", "ids": [*lease_ids], "lease": _LIFETIME})
+    script.send(_scope(limits), [_leases_key(limits)], {"op": "renew", "ids": [*lease_ids], "lease": _lifetime()})
 
 
-_LIFETIME = {"lifetime": int(LEASE_SECONDS * 1_000_000)}
+def _lifetime() -> dict[str, int]:
+    return {"lifetime": settings.LEASE_SECONDS * 1_000_000}
 
 
 def _scope(limits: TargetLimits) -> str:

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 import redis
+from django.conf import settings
 from typing_extensions import override
 
 from core.db import wait_limit
@@ -21,7 +22,7 @@ from core.telemetry import metrics
 from engine.compaction import token_estimate
 from engine.turn import Attempt, TurnRequest
 from limits import targets as shared_limits
-from limits.targets import LEASE_SECONDS, Admission
+from limits.targets import Admission
 from providers.http_client import Answer
 from providers.retries import Retries, pause_for_room
 from providers.targets.local_limits import LocalLimits
@@ -33,8 +34,6 @@ _ERRORS = metrics.REDIS_ERRORS.labels("targets")
 _PATIENCE_SECONDS = 1.0
 # After an error, the process decides alone for this long: otherwise every request would wait for a Redis that hangs.
 _PAUSE_SECONDS = 1.0
-# Three renewals may fail before a lease expires.
-_RENEWAL_SECONDS = LEASE_SECONDS / 4
 
 
 class _LoopLeases:
@@ -80,7 +79,8 @@ class _LoopLeases:
 
     async def _renew(self) -> None:
         while self._open:
-            await asyncio.sleep(_RENEWAL_SECONDS)
+            # Three renewals may fail before a lease expires.
+            await asyncio.sleep(settings.LEASE_SECONDS / 4)
             by_target: dict[TargetLimits, list[str]] = {}
             for lease in [*self._open]:
                 by_target.setdefault(lease.limits, []).append(lease.id)
