@@ -2,6 +2,9 @@
 
 An upstream, an MCP server, a guardrail hook and a webhook receiver answer with the credentials that they were sent, in
 several encodings; runs fail, time out and lose their worker. Then each place is searched for each secret.
+
+Collecting the places takes most of a minute, so `python -m benchmarks nightly` does it. In CI,
+`tests/api/tools/test_mcp_secrets.py` searches the tables for the secrets of single responses.
 """
 
 import asyncio
@@ -46,7 +49,7 @@ from tests.support.web import running_web
 from tests.support.webhooks import add_endpoint
 from tests.support.workers import running_worker
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 UPSTREAM_KEY = "sk-up/9f27+c1d04be8a6"
 PASSWORD = "pass/27+word-c40d1e9b"
@@ -430,7 +433,6 @@ def _backup(servers: PrivateServers, directory: Path, before: Contents) -> bytes
     return before.added(text) + b"".join(path.read_bytes() for path in others if path.name not in before.files)
 
 
-@pytest.mark.nightly
 def test_no_secret_is_stored_in_plain_text(run: Run) -> None:
     found = {}
     for place, content in run.places.items():

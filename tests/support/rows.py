@@ -25,14 +25,15 @@ _MAX_DEPTH = 3
 _COMPRESSED = (b"\x1f", b"\x78", b"\x68", b"\x58", b"\x48", b"\x38", b"\x28", b"\x18", b"\x08")
 
 
-def every_row_with(text: str) -> list[str]:
-    """Return the tables with a row that contains this text."""
+def every_row_with(*texts: str) -> list[str]:
+    """Return the tables with a row that contains one of these texts."""
+    patterns, searched = [f"%{text}%" for text in texts], [text.encode() for text in texts]
     with scope.every_team(), connection.cursor() as cursor:
         cursor.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
         found = []
         for (table,) in cursor.fetchall():
-            cursor.execute(f'SELECT count(*) FROM "{table}" AS one WHERE one::text LIKE %s', [f"%{text}%"])
-            if cursor.fetchone()[0] or any(text.encode() in content for content in _binary(cursor, table)):
+            cursor.execute(f'SELECT count(*) FROM "{table}" AS one WHERE one::text LIKE ANY (%s)', [patterns])
+            if cursor.fetchone()[0] or any(text in content for content in _binary(cursor, table) for text in searched):
                 found.append(table)
     return found
 

@@ -12,12 +12,15 @@ from responses.models import EventBatch, Response
 from tenants import scope
 from tenants.models import Connector, ConnectorVisibility
 from tests.support.api import Api, error
+from tests.support.background import ended
+from tests.support.chunks import text
 from tests.support.mcp_requests import asking, of, tool, word
 from tests.support.mcp_servers import McpServer, mcp_server
 from tests.support.rows import every_row_with
-from tests.support.upstream import Script
+from tests.support.upstream import Gate, Script, stream
 from tests.support.web import WebProcess
 from tests.support.webhooks import running_receiver
+from tests.support.workers import WorkerProcess
 
 pytestmark = pytest.mark.slow
 
@@ -82,8 +85,35 @@ def test_secrets_are_neither_stored_nor_logged(
     shown = orjson.dumps([first, seen, reaching.retrieve(last), reaching.input_items(last), script.bodies]).decode()
     log = reaching_web.output()
     for secret in (TOKEN, in_header, in_url):
-        assert (secret in shown, secret in log, every_row_with(secret)) == (False, False, [])
+        assert (secret in shown, secret in log) == (False, False)
+    assert every_row_with(TOKEN, in_header, in_url) == []
     assert EventBatch._meta.db_table in every_row_with(answer)  # so the search reads compressed data
+
+
+def test_secrets_of_a_background_response_are_encrypted_until_its_end(
+    reaching: Api, script: Script, worker: WorkerProcess
+) -> None:
+    gate, in_header, in_url = Gate(), *(f"{kind}-{uuid.uuid4().hex}" for kind in "hu")
+    script.call(box__add='{"a":1}').then(stream(gate, *text("1")))
+
+    def stored_secrets(response_id: str) -> str:
+        with scope.team(reaching.caller.team.pk):
+            return Response.objects.get(pk=response_id).secrets
+
+    with mcp_server(token=TOKEN) as running:
+        url = f"{running.url}?key={in_url}"
+        asked = tool(running, authorization=TOKEN, headers={"X-Key": in_header}, server_url=url)
+        created = reaching.create(model=script.model, input="1+0?", tools=[asked], background=True)
+        gate.wait_until_reached()
+        encrypted = stored_secrets(created["id"])
+        assert encrypted
+        assert every_row_with(TOKEN, in_header, in_url) == []
+        gate.open()
+        response = ended(reaching, created["id"])
+    assert (response["status"], of(response, "mcp_call")[0]["output"]) == ("completed", "1")
+    assert {headers["x-key"] for headers in running.headers} == {in_header}
+    assert stored_secrets(created["id"]) == ""
+    assert every_row_with(TOKEN, in_header, in_url, encrypted) == []
 
 
 def test_a_token_repeated_by_the_server_is_redacted(reaching: Api, script: Script, protected: McpServer) -> None:
