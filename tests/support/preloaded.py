@@ -109,7 +109,8 @@ _WITHOUT_SETTINGS = (
     "tools.vectors.requests",
 )
 """Modules of the platform that read no settings while they are loaded; without settings, reading one is an error."""
-_MOST_TEMPLATES = 4
+# Besides the templates whose processes run.
+_MOST_IDLE_TEMPLATES = 3
 _START_SECONDS = 300.0
 _RUN_SECONDS = 600.0
 _LONGEST_MESSAGE = 1024 * 1024
@@ -198,9 +199,10 @@ def _template(command: str, environment: Mapping[str, str]) -> "_Template":
     if template is None or not template.is_alive():
         template = _Template(command, environment)
     _templates[key] = template
-    for old in [old for old, other in _templates.items() if other is not template and other.is_idle()]:
-        if len(_templates) > _MOST_TEMPLATES:
-            _templates.pop(old).close()
+    # The most recently used ones are the last.
+    idle = [known for known, other in _templates.items() if other is not template and other.is_idle()]
+    for old in idle[:-_MOST_IDLE_TEMPLATES]:
+        _templates.pop(old).close()
     return template
 
 
