@@ -6,7 +6,7 @@ Used by the audit log and by API keys that are limited to networks. Set at the e
 """
 
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from ipaddress import ip_address
 
@@ -77,6 +77,12 @@ class use_origin:  # noqa: N801 - a context manager
 
     def __exit__(self, *_: object) -> None:
         _current.reset(self._token)
+
+
+def use_own_caller(request_id: str, *, team_id: str = "", key_id: str = "") -> use_origin:
+    """Note model and error of one request of a connection, or of one line of a batch, apart from the others."""
+    caller = Caller(team_id=team_id, key_id=key_id)
+    return use_origin(replace(origin(), request_id=request_id, caller=caller))
 
 
 def origin_of(*, peer: str, forwarded_for: str, agent: str, request_id: str, trusted_proxies: int) -> Origin:

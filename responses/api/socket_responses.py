@@ -22,10 +22,11 @@ from core.errors import (
     shutting_down,
 )
 from core.http import response_headers
-from core.http.asgi import Scope, header
+from core.http.asgi import REFUSE, Scope, header
 from core.http.rendering import as_api_error, note_refusal
 from core.json.large_work import off_loop
 from core.load.draining import ConnectionCut
+from core.origin import origin, use_own_caller
 from limits.throttle import add_headers
 from responses.api.requests import info_of, warning_headers
 from responses.api.socket_repetitions import pop_key, recorded_error, recording_of
@@ -57,8 +58,9 @@ async def authenticate_socket(scope: Scope) -> Principal:
 class SocketSender:
     """Sends server events over a connection."""
 
-    def __init__(self, send: Callable[..., Awaitable[None]]) -> None:
+    def __init__(self, send: Callable[..., Awaitable[None]], scope: Scope) -> None:
         self._send = send
+        self._refuse: Callable[[int], None] | None = scope.get(REFUSE)
 
     async def send(self, data: bytes) -> None:
         """Send the JSON of an event."""
@@ -77,6 +79,17 @@ class SocketSender:
         place = {} if stream_id is None else {"stream_id": stream_id}
         await self.send(orjson.dumps({"type": "error", "status": api_error.status, **place, "error": detail}))
 
+    async def refuse(self, error: Exception, stream_id: str | None = None) -> None:
+        """Send the error of a request that has not started a run, and list the request as refused."""
+        api_error = as_api_error(error)
+        await self.send_error(api_error, stream_id)
+        self.note_refused(api_error.status)
+
+    def note_refused(self, status: int) -> None:
+        """List the request as refused with a status."""
+        if self._refuse is not None:
+            self._refuse(status)
+
 
 class SocketResponses:
     """Executes the requests of a connection. `streams` determines their order.
@@ -91,6 +104,16 @@ class SocketResponses:
         self.streams = SocketStreams(self._serve, max_waiting_bytes=settings.MAX_BODY_BYTES)
 
     async def _serve(self, stream: SocketStream, request: QueuedRequest) -> None:
+        """Execute one request with a caller of its own for logs and lists, because others run at the same time."""
+        connection = origin().caller
+        with use_own_caller(self._scope["request_id"], team_id=connection.team_id, key_id=connection.key_id):
+            await self._execute(stream, request)
+            own = origin().caller
+        # The line of the connection in the access log has the latest error.
+        if own.code:
+            connection.code, connection.message = own.code, own.message
+
+    async def _execute(self, stream: SocketStream, request: QueuedRequest) -> None:
         """Execute one request; its errors are sent as events."""
         previous = request.values.get("previous_response_id")
         started: StartedRun | None = None
@@ -110,17 +133,22 @@ class SocketResponses:
                 started = await self._start(stream, request, principal, info_of(self._scope))
                 await self._send_events(stream, started.run.frames(self._disconnect), started)
         except ConnectionCut:
-            await self._sender.send_error(_shutting_down_while_running(stream.running), stream.stream_id)
+            await self._send_failure(_shutting_down_while_running(stream.running), stream)
         except Exception as error:
             # Same as OpenAI: a failed request removes the previous response that it names from memory. The client has
             # to send the whole context with its next request.
             stream.forget(previous)
             await add_headers(principal)
-            await self._sender.send_error(error, stream.stream_id)
+            await self._send_failure(error, stream)
         finally:
             stream.running = None
             if started is not None:
                 started.run.detach()
+
+    async def _send_failure(self, error: Exception, stream: SocketStream) -> None:
+        """Send the error of a request, which is refused unless its run has started."""
+        send = self._sender.refuse if stream.running is None else self._sender.send_error
+        await send(error, stream.stream_id)
 
     async def _start(
         self, stream: SocketStream, request: QueuedRequest, principal: Principal, info: RequestInfo
@@ -152,6 +180,7 @@ class SocketResponses:
         recording = await recording_of(self._scope, principal, request.values, key, start)
         if recording.status != HTTPStatus.OK:
             await self._sender.send(await recorded_error(recording, stream.stream_id))
+            self._sender.note_refused(recording.status or ServerError.status)
             return
         await self._send_events(stream, recording.body(), own[0] if own else None)
 

@@ -78,7 +78,6 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
 
     def __init__(self, *, lifetime_seconds: float = _LIFETIME_SECONDS) -> None:
         super().__init__()
-        self._sender = SocketSender(self.send)
         self._lifetime_seconds = lifetime_seconds
         self._expiry: asyncio.Task[None] | None = None
         self._reservation: CallReservation | None = None
@@ -90,6 +89,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # However the connection ends, its runs are detached, as if the client of an HTTP stream had disconnected.
         self._connection = asyncio.current_task()
+        self._sender = SocketSender(self.send, scope)
         self._streams = SocketResponses(scope, self._sender, self._disconnect).streams
         _OPEN.inc()
         _open.add(self)
@@ -147,7 +147,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
             # Popping the text frees its memory: the server may keep the message until it receives the next one.
             await self._handle(message.pop("text", None), message.pop(RESERVATION, None))
         except Exception as error:
-            await self._sender.send_error(error)
+            await self._sender.refuse(error)
 
     def _disconnect(self) -> None:
         """End the connection of a client that does not read."""
@@ -203,7 +203,7 @@ class ResponseSocket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels 
                     request = QueuedRequest(values=event, size=len(raw), weight=weight(), reservation=reservation)
                     self._streams.enqueue(stream_id, request, self.scope[SENDER])
                 except ApiError as error:
-                    await self._sender.send_error(error, stream_id)
+                    await self._sender.refuse(error, stream_id)
             case "response.processed":
                 # Codex sends this event when it has handled a response. The event has no effect here.
                 pass

@@ -15,10 +15,13 @@ from tenants import scope
 from tenants.models import RefusedRequest, Scope
 from tests.admin.conftest import CountQueries
 from tests.admin.rows import text
-from tests.support.api import Api, Caller, MakeApi
-from tests.support.upstream import Script, refusal
+from tests.support import chunks
+from tests.support.api import Api, Caller, MakeApi, MakeCaller
+from tests.support.batches import asked, ended, line
+from tests.support.upstream import Gate, Script, refusal, stream
 from tests.support.waiting import eventually
 from tests.support.web import WebProcess
+from tests.support.websocket_client import open_socket
 
 REFUSED = "/admin/refused/"
 
@@ -73,6 +76,74 @@ def test_the_model_is_listed_but_no_content(api: Api, caller: Caller, script: Sc
     assert (row.code, row.model) == ("invalid_prompt", script.model)
     assert "diagnosis" not in row.message
     assert row.message
+
+
+@pytest.mark.parametrize(
+    ("event", "status", "code"),
+    [
+        ({"type": "response.create", "model": "no/such", "input": "Hi"}, 400, "model_not_found"),
+        ({"type": "response.create", "model": "m", "input": "Hi", "temprature": 1}, 400, "unknown_parameter"),
+        ({"type": "response.create", "model": "m", "input": "Hi", "idempotency_key": 1}, 400, "invalid_type"),
+        (
+            {"type": "response.create", "model": "no/such", "input": "Hi", "idempotency_key": "a"},
+            400,
+            "model_not_found",
+        ),
+        ({"type": "response.create", "model": "m", "input": "Hi", "stream_id": "?"}, 400, None),
+        ({"type": "response.unknown"}, 400, None),
+        ("{", 400, None),
+    ],
+)
+def test_a_request_refused_over_an_open_websocket_is_listed(
+    web: WebProcess, make_caller: MakeCaller, operator: Client, event: Any, status: int, code: str | None
+) -> None:
+    # The key may not use the models, which a server of the tests would otherwise refuse during the run.
+    caller = make_caller(allowed_models=["m"])
+    with open_socket(web.url, secret=caller.secret) as socket:
+        refused = socket.refuse(event)
+    row = stored(team_id=caller.team.pk)
+    assert (row.status, row.code) == (status, refused["error"]["code"] or "")
+    assert code in {None, row.code}
+    assert (row.method, row.path, row.api_key_id) == ("WEBSOCKET", "/v1/responses", caller.key.pk)
+    assert row.model == ("no/such" if code == "model_not_found" else "")
+    assert row.request_id in text(operator.get(f"{REFUSED}?team={caller.team.pk}"))
+
+
+def test_requests_of_a_websocket_that_run_are_not_listed(web: WebProcess, caller: Caller, script: Script) -> None:
+    script.say("Hello").then(refusal(400, "No."))
+    with open_socket(web.url, secret=caller.secret) as socket:
+        socket.respond(model=script.model, input="Hi")
+        assert socket.create(model=script.model, input="Hi")[-1]["type"] == "response.failed"
+        socket.create(model=script.model, input="Hi", temprature=1)
+    assert stored(team_id=caller.team.pk).code == "unknown_parameter"
+    assert total(caller) == 1
+
+
+def test_models_of_requests_on_one_connection_are_not_mixed(web: WebProcess, caller: Caller, script: Script) -> None:
+    gate = Gate()
+    script.then(stream(gate, *chunks.text("Hello")))
+    with open_socket(web.url, secret=caller.secret) as socket:
+        socket.ask(model=script.model, input="Hi", stream_id="a")
+        assert socket.next()["type"] == "response.created"
+        socket.ask(model="m", input="Hi", temprature=1, stream_id="b")
+        row = stored(team_id=caller.team.pk)
+        gate.open()
+        assert socket.rest()[-1]["type"] in {"response.completed", "error"}
+    assert (row.code, row.model) == ("unknown_parameter", "")
+
+
+@pytest.mark.usefixtures("worker")
+@pytest.mark.slow
+def test_a_refused_line_of_a_batch_is_listed_once(api: Api, caller: Caller, lead: Client, script: Script) -> None:
+    script.say("Hello")
+    good = line("a", model=script.model, input="Hi")
+    batch = asked(api, good, line("b", model="no/such", input="Hi"))
+    assert ended(api, batch["id"])["request_counts"]["failed"] == 1
+    row = stored(team_id=caller.team.pk, code="model_not_found")
+    assert (row.method, row.path, row.status) == ("BATCH", f"/v1/responses ({batch['id']})", 400)
+    assert (row.api_key_id, row.model) == (caller.key.pk, "no/such")
+    assert batch["id"] in text(lead.get(REFUSED))
+    assert total(caller) == 1
 
 
 def test_an_unknown_key_is_listed_for_operators_only(

@@ -32,7 +32,7 @@ from core.http.rendering import as_api_error, error_response
 from core.ids import new_id
 from core.json.large_work import HUGE_BYTES, in_thread, join_pieces, note_document, note_size
 from core.load.draining import ConnectionCut, draining
-from core.origin import origin_of, use_origin
+from core.origin import origin, origin_of, use_origin
 from core.telemetry import metrics, tracing
 from core.telemetry.logs import Access, RefusedAccess
 
@@ -46,6 +46,8 @@ ABORT = "abort"
 """Key of the scope with a function of the server that closes the connection without sending the rest."""
 WATCH = "watch"
 """Key of the scope with a function of some servers that takes a callback for the disconnect of the client, or None."""
+REFUSE = "refuse"
+"""Key of a WebSocket's scope with a function that takes the status of a request on the connection that was refused."""
 _MAX_CLIENT_REQUEST_ID = 512
 # A longer body without a Content-Length is kept on disk until it is complete.
 _MAX_UNANNOUNCED_BYTES = 1024 * 1024
@@ -94,14 +96,14 @@ def with_request_id(
 
     Also sets the request's origin (`core.origin`), writes its line of the access log, counts it, and ends it properly
     if the process shuts down meanwhile. `route_of` returns the template of a request's path; there are only a few.
-    `on_refused` is called for each request to the API that was answered with an error.
+    `on_refused` is called for each request to the API that was answered with an error, also over an open WebSocket.
     """
 
     async def with_id(scope: Scope, receive: Receive, send: Send) -> None:
         scope["request_id"] = request_id = new_id("req")
 
         peer = scope.get("client")
-        origin = origin_of(
+        sender = origin_of(
             peer=peer[0] if peer else "",
             # Some proxies append a line of their own instead of extending the client's, which must not come first.
             forwarded_for=headers_joined(scope, b"x-forwarded-for"),
@@ -109,7 +111,7 @@ def with_request_id(
             request_id=request_id,
             trusted_proxies=trusted_proxies,
         )
-        access = Access(scope.get("method", "WEBSOCKET"), scope["path"], request_id, origin.caller)
+        access = Access(scope.get("method", "WEBSOCKET"), scope["path"], request_id, sender.caller)
         x_request_id = (b"x-request-id", request_id.encode())
 
         limit = wait_limit.start()
@@ -132,8 +134,11 @@ def with_request_id(
                 limit.renew()
             return message
 
+        refuse = partial(_refuse, on_refused, access, scope, route_of)
+        if scope["type"] == "websocket":
+            scope[REFUSE] = refuse
         draining.began()
-        with use_origin(origin):
+        with use_origin(sender):
             try:
                 if tracing.is_enabled() and scope["path"].startswith("/v1/"):
                     carrier = {name: header(scope, name.encode()) for name in _TRACE_HEADERS}
@@ -155,9 +160,7 @@ def with_request_id(
                     limit.has_ended = True
                 draining.ended()
                 access.write()
-                status = access.status or 0
-                if on_refused is not None and status >= _ERRORS and scope["path"].startswith("/v1/"):
-                    on_refused(_refused(access, scope, status, route=route_of(scope)))
+                refuse(access.status or 0)
                 metrics.count_request(
                     route=route_of(scope),
                     method=access.method,
@@ -169,8 +172,20 @@ def with_request_id(
     return with_id
 
 
+def _refuse(
+    on_refused: Callable[[RefusedAccess], None] | None,
+    access: Access,
+    scope: Scope,
+    route_of: Callable[[Scope], str],
+    status: int,
+) -> None:
+    if on_refused is not None and status >= _ERRORS and scope["path"].startswith("/v1/"):
+        on_refused(_refused(access, scope, status, route=route_of(scope)))
+
+
 def _refused(access: Access, scope: Scope, status: int, *, route: str) -> RefusedAccess:
-    caller = access.caller
+    # A request over a WebSocket has a caller of its own.
+    caller = origin().caller
     secret = header(scope, b"authorization").rpartition(" ")[2] or header(scope, b"x-api-key")
     is_shown = not caller.key_id and len(secret) >= _SHORTEST_KEY
     return RefusedAccess(

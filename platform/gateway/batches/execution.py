@@ -13,6 +13,7 @@ from core.compute.pool import of_team
 from core.errors import ApiError, InvalidValue, LimitReached, LimitsUnavailable, ServerError
 from core.http.validation import parse_json
 from core.ids import new_id
+from core.origin import note_error, origin, use_own_caller
 from engine.converter.base import read_usage
 from engine.steps import RunEnded
 from engine.turn import Usage
@@ -40,6 +41,12 @@ async def execute(claimed: ClaimedLine, body: bytes) -> LineResult:
     When cancelled, it closes the connection to the upstream before it ends.
     """
     request = RequestInfo(request_id=new_id("req"), client_request_id="", batch=True)
+    with use_own_caller(request.request_id, team_id=claimed.team_id, key_id=claimed.key_id):
+        result = await _answer(claimed, body, request)
+        return result if result.is_success else replace(result, refused=origin().caller)
+
+
+async def _answer(claimed: ClaimedLine, body: bytes, request: RequestInfo) -> LineResult:
     try:
         # Looked up again for each line: a key may be revoked while its batch is running.
         principal = await directory.aprincipal_by_id(claimed.key_id)
@@ -83,6 +90,7 @@ def _reject_unsupported(values: _Body) -> None:
 
 
 def _error_result(error: ApiError, request: RequestInfo) -> LineResult:
+    note_error(error.code, error.general or error.message)
     return LineResult(
         status_code=error.status,
         body=orjson.dumps(error.envelope()).decode(),

@@ -16,6 +16,7 @@ from django.db.models.functions import Coalesce, RowNumber
 
 from core.clock import shared_now
 from core.errors import ServerError
+from core.origin import Caller
 from core.process_name import process_name
 from core.work.leases import Claim, expired_before, has_expired, is_free, lease_until, lock, take
 from engine.turn import Usage
@@ -62,7 +63,7 @@ class ClaimedLine(Claim):
 class LineResult:
     """HTTP status and body of an executed line. `retry_after` is the pause in seconds that the upstream asks for.
 
-    `pause`: a limit has refused the line before it ran.
+    `pause`: a limit has refused the line before it ran. `refused`: sender of a line that failed.
     """
 
     status_code: int
@@ -71,6 +72,7 @@ class LineResult:
     usage: Usage = field(default_factory=Usage)
     retry_after: float | None = None
     pause: Pause | None = None
+    refused: Caller | None = None
 
     @property
     def is_success(self) -> bool:

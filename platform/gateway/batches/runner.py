@@ -17,9 +17,12 @@ from typing_extensions import override
 
 from core.db.database import is_unavailable
 from core.db.db_threads import in_db_thread
+from core.origin import Caller
+from core.telemetry.logs import RefusedAccess
 from core.work.work_queue import WorkLoop
 from gateway.batches import execution, files, queue
 from gateway.batches.queue import MAX_ATTEMPTS, ClaimedLine, Job, LineResult
+from limits import refused_requests
 
 _MAX_JOBS = 2
 # A restart of the database takes seconds. An answer that the upstream has billed must not be lost because of it.
@@ -124,6 +127,24 @@ async def _record(line: ClaimedLine, result: LineResult) -> None:
         await _with_retries(partial(queue.retry_later, line, seconds=seconds))
     else:
         await _with_retries(partial(queue.store_result, line, result))
+        if result.refused is not None:
+            refused_requests.record(_refused(line, result, result.refused))
+
+
+def _refused(line: ClaimedLine, result: LineResult, caller: Caller) -> RefusedAccess:
+    return RefusedAccess(
+        method="BATCH",
+        path=f"{line.endpoint} ({line.batch_id})",
+        route=line.endpoint,
+        request_id=result.request_id,
+        status=result.status_code,
+        code=caller.code,
+        message=caller.message,
+        model=caller.model,
+        team_id=caller.team_id,
+        key_id=caller.key_id,
+        key_hint="",
+    )
 
 
 async def _with_retries(write: Callable[[], Result]) -> Result:
