@@ -1,7 +1,8 @@
 """The attempts and the timeline of a response for the API: timing and causes, without content and addresses."""
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db.models import QuerySet
 
@@ -117,6 +118,15 @@ def _length(began: datetime, ended: datetime | None) -> int | None:
     return None if ended is None else max(0, round((ended - began).total_seconds() * 1000))
 
 
+Entry = TypeVar("Entry")
+
+
+def _read(request: ApiRequest, response_id: str, entries_of: Callable[[Response], list[Entry]]) -> list[Entry]:
+    """Return entries of a response that the key may read."""
+    with scope.team(request.principal.team_id):
+        return entries_of(access.get_response(principal=request.principal, response_id=response_id))
+
+
 class AttemptsView(ApiView, path="responses/<resp:response_id>/attempts"):
     """The requests of a response to model servers."""
 
@@ -127,9 +137,7 @@ class AttemptsView(ApiView, path="responses/<resp:response_id>/attempts"):
         note="extension: each request to a model's server with its outcome, and the cause if it failed",
     )
     def get(self, request: ApiRequest, response_id: str) -> AttemptList:
-        with scope.team(request.principal.team_id):
-            response = access.get_response(principal=request.principal, response_id=response_id)
-            return {"object": "list", "data": attempts(response)}
+        return {"object": "list", "data": _read(request, response_id, attempts)}
 
 
 class TimelineView(ApiView, path="responses/<resp:response_id>/timeline"):
@@ -142,6 +150,4 @@ class TimelineView(ApiView, path="responses/<resp:response_id>/timeline"):
         note="extension: model calls, tool calls, approvals and measured parts of the run, with their times",
     )
     def get(self, request: ApiRequest, response_id: str) -> Timeline:
-        with scope.team(request.principal.team_id):
-            response = access.get_response(principal=request.principal, response_id=response_id)
-            return {"object": "list", "data": timeline(response)}
+        return {"object": "list", "data": _read(request, response_id, timeline)}
