@@ -23,6 +23,7 @@ from tenants import services
 from tenants.models import AdminScope
 from tests.support.aiohttp_server import serving
 from tests.support.api import Api, ok
+from tests.support.decisions import add_decision
 from tests.support.vector_stores import read_waiting_files, use_demo_embeddings
 from tests.support.waiting import eventually
 
@@ -116,6 +117,7 @@ class Reader:
     def prepare(self, operation: str) -> None:
         """Create what an operation needs and the samples before it do not create."""
         makers: dict[str, Callable[[], None]] = {
+            "responses.approvals.decide": self._ask_for_approval,
             "responses.cancel": self._create_background_response,
             "uploads.cancel": lambda: self._keep("upload_id", self._api.post("/uploads", self._upload())),
             "vector_stores.create": lambda: self._upload_file("file_id", "notes.txt", "user_data"),
@@ -124,6 +126,10 @@ class Reader:
         }
         if operation in makers:
             makers[operation]()
+
+    def _ask_for_approval(self) -> None:
+        decision = add_decision(self._api.caller)
+        self.ids |= {"response_id": decision.response_id, "approval_request_id": decision.pk}
 
     def _create_background_response(self) -> None:
         self._keep("response_id", self._api.post("/responses", {"model": "demo", "input": "Hi", "background": True}))

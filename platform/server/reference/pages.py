@@ -8,7 +8,7 @@ from core.http.endpoints import Endpoint, Schema
 from server.api_urls import ENDPOINTS
 from server.reference.descriptions import TAGS
 from server.reference.openapi import document, operation_id
-from server.reference.samples import SAMPLES, WITHOUT_SAMPLE, examples
+from server.reference.samples import SAMPLES, examples
 from server.reference.snippets import Snippets
 
 FOLDER = "docs/reference/api"
@@ -86,10 +86,10 @@ def _section(name: str, endpoint: Endpoint, operation: Schema) -> str:
 
 
 def _samples(name: str, endpoint: Endpoint) -> Iterator[str]:
-    if name in WITHOUT_SAMPLE:
-        yield f"[A guide]({WITHOUT_SAMPLE[name]}) has a program."
-        return
-    snippets = Snippets(name, endpoint, SAMPLES[name])
+    sample = SAMPLES[name]
+    if sample.guide:
+        yield f"A [guide]({sample.guide}) has a program with the requests before it."
+    snippets = Snippets(name, endpoint, sample)
     yield _fence("python", snippets.python())
     yield _fence("bash", snippets.curl())
     example = examples().get(name, {})

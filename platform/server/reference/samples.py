@@ -26,6 +26,7 @@ class Sample:
     form: Mapping[str, str] | None = None
     gives: Mapping[str, str] = field(default_factory=dict)
     streams: bool = False
+    guide: str = ""
 
 
 FILES = {
@@ -62,6 +63,10 @@ SAMPLES: Mapping[str, Sample] = {
     "responses.input_tokens.count": Sample(body={"model": "demo", "input": "What is 12*7?", "tools": [_TOOL]}),
     "responses.compact": Sample(
         body={"model": "demo", "input": [{"role": "user", "content": "My name is Ada. What is 12*7?"}]}
+    ),
+    "responses.approvals.decide": Sample(
+        body={"approve": True, "reason": "The note is outdated."},
+        guide="../../howto/mcp.md#let-a-background-response-wait",
     ),
     "responses.cancel": Sample(),
     "responses.delete": Sample(),
@@ -240,11 +245,10 @@ SAMPLES: Mapping[str, Sample] = {
         )
     },
 }  # fmt: skip
-WITHOUT_SAMPLE = {"responses.approvals.decide": "../../howto/mcp.md#let-a-background-response-wait"}
-"""Operations that need another server, with the guide whose program uses them."""
 EXAMPLE_IDS: Mapping[str, str] = {
     "response_id": "resp_01a22d13d457upu9o0fc9mgrmp9c",
     "conversation_id": "conv_01a22d13d45b3m2k8s0d7c1x9a4e",
+    "approval_request_id": "mcpr_01a22d13d4h2k7n3q8t5w1y6b4d9",
     "item_id": "msg_01a22d13d4dffipleg5rfqk45v94",
     "completion_id": "chatcmpl-01a22d13d5072q1r5v9z3b8n6m4k",
     "model": "demo",
