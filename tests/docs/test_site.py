@@ -156,18 +156,55 @@ def test_only_get_and_head_are_allowed(built_web: WebProcess) -> None:
     assert httpx2.head(f"{built_web.url}/docs/guide/").status_code == 200
 
 
-@pytest.mark.nightly
+# Queries, each with a section or page that must be among its first three results.
+SEARCHES = {
+    "fencing token": "howto/operations.html#leases-and-the-sweeper",
+    "create a response": "reference/api/responses.html#create-a-response",
+    "cancel response": "reference/api/responses.html#cancel-a-response",
+    "vector store search": "reference/api/vector-stores.html#search-a-vector-store",
+    "response.output_text.delta": "reference/api/responses.html#create-a-response",
+    "client.conversations.items.create": "reference/api/conversations.html#add-items-to-a-conversation",
+    "/v1/responses/{response_id}/cancel": "reference/api/responses.html#cancel-a-response",
+    "POST /v1/embeddings": "reference/api/embeddings.html#create-embeddings",
+    "GET /v1/me": "reference/api/me.html",
+    "max_output_tokens": "reference/api/responses.html#create-a-response",
+    "Idempotency-Key": "howto/repeat-requests.html",
+    "upstream_unreachable": "reference/errors.html",
+    "rotate_keys": "reference/commands.html#rotate_keys",
+    "rotate_ke": "reference/commands.html#rotate_keys",
+    # Operators of the search engine are words like all others.
+    "code:rate_limit_exceeded *": "reference/errors.html",
+}
+
+
+ASK = """query => new Promise(resolve => {
+    const answered = event => {
+        searchWorker.removeEventListener("message", answered);
+        resolve(event.data.results.map(result => result.location));
+    };
+    searchWorker.addEventListener("message", answered);
+    searchWorker.postMessage({query});
+})"""
+"""Asks the search of a page and returns the locations that it finds."""
+
+
 @pytest.mark.slow
-def test_the_search_finds_a_page_within_the_content_security_policy(built_web: WebProcess) -> None:
+def test_the_search_finds_guides_and_the_api_reference_without_other_hosts(built_web: WebProcess) -> None:
     with chromium() as browser:
         page = browser.new_page(base_url=built_web.url)
         problems: list[str] = []
+        requested: set[str] = set()
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: requested.add(urlsplit(request.url).netloc))
         page.goto("/docs/guide/howto/webhooks.html?q=fencing+token")
-        result = page.locator("#mkdocs-search-results a").first
-        result.wait_for()
-        result.click()
+        results = page.locator("#mkdocs-search-results h3 a")
+        results.first.wait_for()
+        # Asked on one page, because each page builds the index again.
+        found = {query: page.evaluate(ASK, query)[:3] for query in SEARCHES}
+        assert {query: links for query, links in found.items() if SEARCHES[query] not in links} == {}
+        results.first.click()
         page.wait_for_url("**/docs/guide/**")
         assert page.locator("h1").count() == 1
         assert problems == []
+        assert requested == {urlsplit(built_web.url).netloc}
