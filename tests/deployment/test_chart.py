@@ -12,7 +12,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.docs.blocks import ROOT, blocks
+
 CHART = ROOT / "deploy" / "helm"
 VALUES = {
     "image": {"repository": "registry.example.com/responses-platform"},
@@ -82,6 +83,22 @@ def test_values_without_a_default_are_required(helm: Path, tmp_path: Path, name:
     done = _run(helm, "template", "platform", values=values, directory=tmp_path)
     assert done.returncode != 0
     assert "is required" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["deploy.md", "backup.md"])
+def test_documented_values_are_rendered(helm: Path, tmp_path: Path, page: str) -> None:
+    [block] = [block for block in blocks(ROOT / "docs" / "howto" / page) if block.language == "yaml"]
+    documented = yaml.safe_load(block.text)
+    known = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert documented.keys() <= known.keys()
+    assert all(
+        value.keys() <= known[name].keys()
+        for name, value in documented.items()
+        if known[name] and name != "environment" and isinstance(value, dict)
+    )
+    for manifest in _render(helm, tmp_path, {**VALUES, **documented}):
+        kubernetes_validate.validate(manifest, "1.35", strict=True)
 
 
 def test_every_container_is_hardened(helm: Path, tmp_path: Path) -> None:

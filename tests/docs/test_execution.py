@@ -14,20 +14,13 @@ from openai import OpenAI
 
 from tests.docs.blocks import PAGES, ROOT, blocks
 from tests.docs.instance import Instance, node_variables, running_instance
+from tests.docs.inventory import is_followed
 from tests.docs.session import Session, shows
 from tests.support.programs import need
 
 pytestmark = pytest.mark.slow
 
-# Their commands change the machine: accounts, services and files below /etc. tests/deployment/ uses what they install.
-_CHANGE_THE_MACHINE = {"deploy.md", "upgrade.md"}
-FOLLOWED = [
-    page
-    for page in PAGES
-    if page.name not in _CHANGE_THE_MACHINE
-    and page.parent.name != "api"  # test_api_reference runs the samples of the API reference
-    and any(one.language in {"bash", "python", "sql"} for one in blocks(page))
-]
+FOLLOWED = [page for page in PAGES if is_followed(str(page.relative_to(ROOT)))]
 
 
 # Steps after a page whose code only defines functions.
@@ -69,6 +62,13 @@ def instance() -> Iterator[Instance]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+def variables(instance: Instance) -> dict[str, str]:
+    """Return the environment of a reader: the key and the address are set in the terminal, as the README says."""
+    key = (instance.checkout / ".run" / "demo-key").read_text().strip()
+    base_url = instance.substitute("http://127.0.0.1:8000/v1")
+    return {**instance.environment, "OPENAI_API_KEY": key, "OPENAI_BASE_URL": base_url}
+
+
 # Where readers begin. The other pages are followed every night.
 _FIRST = {"README.md"}
 
@@ -83,10 +83,7 @@ _FIRST = {"README.md"}
 def test_the_page_works_as_printed(instance: Instance, page: Path, tmp_path: Path) -> None:
     if page.name == "code-interpreter.md":
         need("bwrap", package="bubblewrap")
-    key = (instance.checkout / ".run" / "demo-key").read_text().strip()
-    base_url = instance.substitute("http://127.0.0.1:8000/v1")
-    # Set in the terminal of the reader, as the README says.
-    environment = {**instance.environment, "OPENAI_API_KEY": key, "OPENAI_BASE_URL": base_url}
+    environment = variables(instance)
     if any(one.language == "javascript" for one in blocks(page)):
         environment |= node_variables(environment)
     session = Session(directory=instance.checkout, scratch=tmp_path / "session", environment=environment)
@@ -109,9 +106,21 @@ def test_the_page_works_as_printed(instance: Instance, page: Path, tmp_path: Pat
                     assert shows(printed, text), f"documented:\n{text}\nprinted:\n{printed}"
             except AssertionError as failure:
                 raise AssertionError(f"{block}: {failure}") from None
+        key, base_url = environment["OPENAI_API_KEY"], environment["OPENAI_BASE_URL"]
         instance.check_upstreams(OpenAI(base_url=base_url, api_key=key, max_retries=0))
         if page.name in AFTERWARDS:
             session.python(instance.substitute(AFTERWARDS[page.name]), name="afterwards")
     finally:
         session.close()
         instance.forget_upstreams()
+
+
+def test_the_program_that_checks_a_deployment_works(instance: Instance, tmp_path: Path) -> None:
+    environment = {**variables(instance), "MODEL": "demo"}
+    session = Session(directory=instance.checkout, scratch=tmp_path / "session", environment=environment)
+    [program] = [block.text for block in blocks(ROOT / "docs/howto/deploy.md") if block.language == "python"]
+    [documented] = [block.text for block in blocks(ROOT / "docs/howto/deploy.md") if block.language == "text"]
+    try:
+        assert shows(session.python(program, name="check.py"), documented)
+    finally:
+        session.close()

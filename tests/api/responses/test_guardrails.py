@@ -69,6 +69,15 @@ def test_a_blocked_input_stores_nothing(reaching: Api, script: Script, hook: Hoo
         assert not Response.objects.exists()
 
 
+def test_the_documented_answer_blocks_an_input(reaching: Api, script: Script, hook: Hook) -> None:
+    guard(reaching.caller.team, input_checker="hook", hook_url=hook.url)
+    [_, documented] = [one for one in blocks(ROOT / "docs/howto/guardrails.md") if one.language == "json"]
+    hook.then(json.loads(documented.text))
+    answer = reaching.post("/responses", {"model": script.model, "input": "What does Acme pay?"})
+    assert error(answer) == (400, "input", "content_policy_violation")
+    assert decisions(reaching) == [("input", "blocked", ["customers"])]
+
+
 def test_instructions_and_the_whole_conversation_are_checked(reaching: Api, script: Script, hook: Hook) -> None:
     guard(reaching.caller.team, input_checker="hook", hook_url=hook.url)
     hook.then(FINE)
