@@ -13,6 +13,7 @@ from tenants import scope
 from tenants.models import Team
 from tests.docs.blocks import PAGES, ROOT
 from tests.docs.refusals import STATEMENT, Refusal, matches, passages, refusals
+from tests.docs.status_claims import TESTS, claims
 from tests.support.api import Api, ok
 from tests.support.chunks import text
 from tests.support.upstream import Script, stream
@@ -188,7 +189,20 @@ def test_statements_about_what_is_unavailable_stand_in_tested_tables(page: Path)
     assert used == exceptions.keys()
 
 
-@pytest.mark.parametrize("test", sorted({test for tests in EXCEPTIONS.values() for test in tests.values()}))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_sentence_with_a_status_of_4xx_has_a_test(page: Path) -> None:
+    found = [] if page.name in NOT_ABOUT_THE_API or page.parent.name == "api" else list(claims(page))
+    listed = TESTS.get(str(page.relative_to(ROOT)), [])
+    assert len(found) == len(listed), f"list their tests in tests/docs/status_claims.py: {found}"
+
+
+@pytest.mark.parametrize(
+    "test",
+    sorted(
+        {test for tests in EXCEPTIONS.values() for test in tests.values()}
+        | {test for tests in TESTS.values() for test in tests}
+    ),
+)
 def test_exceptions_name_tests_that_exist(test: str) -> None:
     path, _, name = test.partition("::")
     assert re.search(rf"^def {name}\(", (ROOT / path).read_text(), re.MULTILINE)

@@ -5,6 +5,7 @@ from tenants import scope
 from tenants.models import AuditEvent
 from tests.support.api import Api, MakeApi, error, ok
 from tests.support.conversations import add, begin, ids, words
+from tests.support.upstream import Script
 
 
 def test_the_conversation_is_returned(api: Api) -> None:
@@ -81,3 +82,15 @@ def test_a_deletion_is_audited(api: Api) -> None:
         event = AuditEvent.objects.get(target=mine)
     assert (event.action, event.before) == ("conversation.item_deleted", {"item": item})
     assert event.request_id == answer.headers["x-request-id"]
+
+
+def test_a_call_is_refused_after_its_output_was_deleted(api: Api, script: Script) -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c", "output": "It rains."}
+    mine = ok(api.post("/conversations", {"items": [call, output]}))["id"]
+    first, second = ids(api, mine)
+    body = {"model": script.say("Hello").model, "input": "Hi", "conversation": mine}
+    ok(api.delete(f"/conversations/{mine}/items/{second}"))
+    assert api.post("/responses", body).status_code == 400
+    ok(api.delete(f"/conversations/{mine}/items/{first}"))
+    assert ok(api.post("/responses", body))["status"] == "completed"
