@@ -28,8 +28,23 @@
         step.querySelector('[data-connect-none]').hidden = shown > 0;
     };
 
+    const boxes = (step) => [...step.querySelectorAll('[name="models"]')];
+
+    const count = (step) => {
+        step.querySelector('[data-connect-count]').textContent = boxes(step).filter((box) => box.checked).length;
+    };
+
+    const select = (button) => {
+        const step = button.closest('fieldset');
+        const checked = button.dataset.connectSelect === 'all';
+        // Rows that the search hides stay as they are.
+        for (const box of boxes(step)) if (!box.closest('li').hidden) box.checked = checked;
+        count(step);
+    };
+
     document.addEventListener('change', (event) => {
         if (event.target.matches('[data-connect-presets]')) usePreset(event.target);
+        if (event.target.matches('.c-connect [name="models"]')) count(event.target.closest('fieldset'));
     });
     document.addEventListener('input', (event) => {
         if (event.target.matches('[data-connect-search]')) search(event.target);
@@ -42,6 +57,8 @@
         if (!event.target.matches('[data-connect-search]')) step.querySelector('[data-connect-main]')?.click();
     });
     document.addEventListener('click', (event) => {
+        const selecting = event.target.closest('[data-connect-select]');
+        if (selecting) select(selecting);
         const button = event.target.closest('[data-connect-address]');
         if (!button) return;
         field(button.form, 'address').value = button.dataset.connectAddress;

@@ -66,5 +66,19 @@
         filters.open = false;
         filters.querySelector('summary').focus();
     });
+
+    /* A button that htmx disables during its request loses the focus. It gets it back unless the user moved on. */
+    const focused = new WeakMap();
+    document.addEventListener('htmx:beforeRequest', (event) => {
+        const element = document.activeElement;
+        if (event.detail.elt.contains(element)) focused.set(event.detail.elt, element);
+    });
+    document.addEventListener('htmx:afterRequest', (event) => {
+        const element = focused.get(event.detail.elt);
+        focused.delete(event.detail.elt);
+        if (!element || document.activeElement !== document.body) return;
+        const shown = element.isConnected ? element : document.getElementById(element.id);
+        shown?.focus({ preventScroll: true });
+    });
     document.addEventListener('DOMContentLoaded', restoreGroups);
 })();

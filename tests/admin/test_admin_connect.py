@@ -122,6 +122,54 @@ def test_chosen_models_have_what_the_server_says_and_keep_what_was_entered(admin
     assert f"at most {MAX_CHOSEN}" in text(step(admin, "choose", server.base_url, others=",".join(map(str, range(60)))))
 
 
+def test_models_with_new_names_are_selected_unless_there_are_too_many(admin: Client, name: str) -> None:
+    def selected(*names: str) -> list[str]:
+        with model_server({"/v1/models": {"object": "list", "data": [{"id": model} for model in names]}}) as listing:
+            shown = text(step(admin, "test", listing.base_url))
+        assert f"of {len(names)} models selected" in shown
+        return re.findall(r'name="models" value="([^"]+)" checked', shown)
+
+    step(admin, "save", "http://127.0.0.1:9/v1", card("m", name=name), name=name)
+    many = [f"{name}-{number:02}" for number in range(MAX_CHOSEN)]
+    assert selected(name, *many) == many
+    assert selected(name, *many, f"{name}-more") == []
+
+
+def test_connect_saves_what_the_server_says(admin: Client, name: str) -> None:
+    rows = [{"id": f"{name}-{size}", "max_model_len": 40960} for size in ("large", "small")]
+    with model_server({"/v1/models": {"object": "list", "data": rows}}) as listing:
+        answer = step(
+            admin, "connect", listing.base_url, models=[rows[0]["id"]], others=f"{name}-unlisted", name=name,
+            detected_api="responses",
+        )  # fmt: skip
+    upstream = Upstream.objects.get(name=name)
+    assert answer["HX-Redirect"] == f"/admin/upstreams/{upstream.pk}/connected/"
+    assert (upstream.api_key, upstream.wire_api) == (KEY, "responses")
+    saved = Model.objects.filter(upstream=upstream).order_by("name")
+    assert [(row.name, row.context_window, bool(row.prices())) for row in saved] == [
+        (f"{name}-large", 40960, False),
+        (f"{name}-unlisted", None, False),
+    ]
+
+
+def test_connect_shows_what_has_to_be_corrected(admin: Client, name: str, server: ModelServer) -> None:
+    step(admin, "save", server.base_url, card("m", name=name), name=name)
+    shown = text(step(admin, "connect", server.base_url, models=[name], name=f"{name}-2"))
+    assert "There is a model of this name." in shown
+    assert f'name="m0-name" value="{name}"' in shown
+    assert "Select a model" in text(step(admin, "connect", server.base_url, name=f"{name}-2"))
+    assert "Base URL: " in text(step(admin, "connect", "ftp://host/v1", models=["m"], name=f"{name}-2"))
+    assert not Upstream.objects.filter(name=f"{name}-2").exists()
+
+
+def test_an_upstream_without_a_name_is_named_after_its_host(admin: Client, name: str) -> None:
+    address = f"http://{name}:8000/v1"
+    for number in range(2):
+        step(admin, "save", address, card("m", name=f"{name}-{number}"))
+    saved = Upstream.objects.filter(base_url=address).order_by("created_at")
+    assert [upstream.name for upstream in saved] == [f"{name}:8000", f"{name}:8000-2"]
+
+
 def test_detect_fills_in_what_the_calls_have_found(admin: Client, upstream: ScriptedUpstream, script: Script) -> None:
     def answer(body: dict[str, Any]) -> Any:
         if "tools" in body:

@@ -2,6 +2,7 @@
 """Forms of the guided page: the server, and each chosen model."""
 
 from collections.abc import Sequence
+from itertools import chain, count
 from typing import Any
 
 from django import forms
@@ -16,12 +17,13 @@ from unfold.widgets import (
 
 from core.clock import now
 from routing import price_catalog
+from routing.admin.guided.presets import suggested_name
 from routing.admin.upstreams import UpstreamForm
 from routing.connection import NewModel
 from routing.detection import ModelDetails, Support
 from tenants.console.secrets import disable_secret
 from tenants.directory import UpstreamEndpoint
-from tenants.models import Model, WireApi
+from tenants.models import Model, Upstream, WireApi
 from tenants.prices import PriceList, label
 
 MAX_CHOSEN = 50
@@ -53,8 +55,18 @@ class ServerForm(UpstreamForm):
 
     def __init__(self, *args: Any, may_enter_key: bool, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.fields["name"].required = False
+        self.fields["name"].help_text = "Empty: named after the host."
         if not may_enter_key:
             disable_secret(self.fields["new_api_key"], is_set=False)
+
+    @override
+    def clean(self) -> dict[str, Any]:
+        """Derive the name from the address if none was entered."""
+        given = super().clean()
+        if not given.get("name") and "address" in given and "name" not in self.errors:
+            given["name"] = _free_name(suggested_name(given["address"]))
+        return given
 
     def endpoint(self) -> UpstreamEndpoint | None:
         """Return the address and the key to test, or None if they are invalid. The name may still be missing."""
@@ -75,6 +87,13 @@ class ServerForm(UpstreamForm):
         shown = {name: errors for name, errors in self.errors.items() if with_name or name != "name"}
         labels = {name: f"{field.label}: " for name, field in self.fields.items()}
         return [f"{labels.get(name, '')}{error}" for name, errors in shown.items() for error in errors]
+
+
+def _free_name(name: str) -> str:
+    """Return the name, with the first free number if there is an upstream of this name."""
+    taken = set(Upstream.objects.filter(name__startswith=name).values_list("name", flat=True))
+    numbered = (f"{name}-{number}" for number in count(2))
+    return next(candidate for candidate in chain([name], numbered) if candidate not in taken)
 
 
 def _support(title: str, help_text: str, *, limited: str = "") -> forms.ChoiceField:
@@ -155,6 +174,7 @@ class ChosenModelForm(forms.Form):
 
     def __init__(self, *args: Any, base_url: str, existing: Sequence[str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._options: dict[str, Any] = {"prefix": self.prefix, "base_url": base_url, "existing": existing}
         model = str(self["upstream_model"].value() or "")
         listed = price_catalog.find(base_url, model, at=now())
         self.listed = [label(entry.stored()) for entry in listed.prices.entries] if listed else []
@@ -185,6 +205,13 @@ class ChosenModelForm(forms.Form):
                 if given.get(field) is None and field not in self.errors:
                     self.add_error(field, "Enter a price.")
         return given
+
+    def submitted(self) -> "ChosenModelForm":
+        """Return the form as if its initial values had been submitted."""
+        values = {self.add_prefix(name): self[name].value() for name in self.fields}
+        # The text that a browser would send.
+        data = {name: "" if value is None else str(value) for name, value in values.items()}
+        return ChosenModelForm(data, **self._options)
 
     def details(self) -> ModelDetails:
         """Return what the form says about the model."""
@@ -220,8 +247,8 @@ class ChosenModels:
     def __init__(self, data: "MultiValueDict[str, str]", *, base_url: str) -> None:
         self._data = data
         self._options: dict[str, Any] = {"base_url": base_url, "existing": existing_names()}
-        count = data.get("cards", "")
-        self._count = min(int(count), MAX_CHOSEN) if str(count).isascii() and str(count).isdigit() else 0
+        cards = data.get("cards", "")
+        self._count = min(int(cards), MAX_CHOSEN) if str(cards).isascii() and str(cards).isdigit() else 0
 
     def bound(self) -> list[ChosenModelForm]:
         """Return the forms with what was entered, to be validated."""

@@ -1,7 +1,8 @@
-"""The guided page: test a server, choose its models, detect what they can do, set prices, and save all of it at once.
+"""The guided page: test a server, choose its models, and save all of it at once.
 
-The page is one form. Each step sends the whole form and replaces a part of the page, so the key stays in its field of
-the browser: it is in no answer, and nothing is stored before the last step.
+What the models can do and what they cost is set before, or taken from the server and from published prices. The page is
+one form. Each step sends the whole form and replaces a part of the page, so the key stays in its field of the browser:
+it is in no answer, and nothing is stored before the last step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,16 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
 
-from routing.admin.guided.forms import DETECT, MAX_CHOSEN, ChosenModels, ServerForm, detected, initial_of
+from routing.admin.guided.forms import (
+    DETECT,
+    MAX_CHOSEN,
+    ChosenModelForm,
+    ChosenModels,
+    ServerForm,
+    detected,
+    existing_names,
+    initial_of,
+)
 from routing.admin.guided.presets import PRESETS
 from routing.api_detection import detect_api
 from routing.connection import connect_upstream
@@ -42,9 +52,19 @@ def connect(request: HttpRequest, viewer: Viewer) -> HttpResponse:
         form = ServerForm(may_enter_key=may_enter_key)
         return render(request, "console/connect/page.html", title="Add upstream", form=form, presets=PRESETS)
     server = ServerForm(request.POST, may_enter_key=may_enter_key)
-    steps = {"test": _test, "choose": _choose, "detect": _detect}
-    step = steps.get(request.POST.get("step", ""))
-    return step(request, server) if step else _save(request, server, actor=viewer.actor)
+    match request.POST.get("step"):
+        case "test":
+            return _test(request, server)
+        case "choose":
+            return _choose(request, server)
+        case "detect":
+            return _detect(request, server)
+        case "connect":
+            return _connect(request, server, actor=viewer.actor)
+        case _:
+            address = server.cleaned_data["address"] if server.endpoint() else ""
+            chosen = ChosenModels(request.POST, base_url=address)
+            return _save(request, server, chosen.bound(), actor=viewer.actor)
 
 
 @page("upstreams/<str:upstream_id>/connected/", name="upstream_connected", viewers=OPERATORS)
@@ -73,12 +93,20 @@ def _test(request: HttpRequest, server: ServerForm) -> HttpResponse:
     api = server.cleaned_data["api"]
     if not check.error and api == DETECT:
         api = run_sync(detect_api(endpoint))
+    taken = {*existing_names()}
+    unused = [name for name in check.models if name not in taken]
+    # More than can be added at once is the list of a provider, from which users choose.
+    selected = {*unused} if len(unused) <= MAX_CHOSEN else set()
     context = {
         "check": check,
         "suggested": suggested,
         "api": WireApi(api).label if api != DETECT else "",
         "detected_api": api,
-        "models": [(name, _summary(check.details[name])) for name in check.models[:MAX_LISTED]],
+        "models": [
+            (name, _summary(check.details[name], is_taken=name in taken), name in selected)
+            for name in check.models[:MAX_LISTED]
+        ],
+        "selected": len(selected),
         "hidden": max(0, len(check.models) - MAX_LISTED),
     }
     return _part(request, "models.html", **context)
@@ -102,22 +130,36 @@ def _check(endpoint: UpstreamEndpoint) -> UpstreamCheck:
 
 def _choose(request: HttpRequest, server: ServerForm) -> HttpResponse:
     """Show the forms of the chosen models, with what the server says about them."""
+    forms, problems = _selected(request, server)
+    return _part(request, "chosen.html", forms=forms, problems=problems)
+
+
+def _connect(request: HttpRequest, server: ServerForm, *, actor: str) -> HttpResponse:
+    """Save the chosen models with what the server says about them, or show what has to be corrected."""
+    forms, problems = _selected(request, server)
+    if problems:
+        return _problems(request, "chosen.html", problems)
+    return _save(request, server, [form.submitted() for form in forms], actor=actor)
+
+
+def _selected(request: HttpRequest, server: ServerForm) -> tuple[list[ChosenModelForm], list[str]]:
+    """Return the forms of the chosen models, with what was entered or what the server says; or the problems."""
     endpoint = server.endpoint()
     if endpoint is None:
-        return _problems(request, "chosen.html", server.problems(with_name=False))
+        return [], server.problems(with_name=False)
     others = (name.strip() for name in request.POST.get("others", "").split(","))
     names = list(dict.fromkeys(filter(None, [*request.POST.getlist("models"), *others])))
     if not names:
-        return _problems(request, "chosen.html", ["Select a model, or enter the name of one."])
+        return [], ["Select a model, or enter the name of one."]
     if len(names) > MAX_CHOSEN or any(len(name) > _LONGEST_NAME for name in names):
-        return _problems(request, "chosen.html", [f"Select at most {MAX_CHOSEN} models."])
+        return [], [f"Select at most {MAX_CHOSEN} models."]
     chosen = ChosenModels(request.POST, base_url=endpoint.base_url)
     entered = chosen.entered()
     details: Mapping[str, ModelDetails] = {}
     if any(name not in entered for name in names):
         details = _check(endpoint).details
     initial = [entered.get(name) or initial_of(name, details.get(name, ModelDetails())) for name in names]
-    return _part(request, "chosen.html", forms=chosen.unbound(initial))
+    return chosen.unbound(initial), []
 
 
 def _detect(request: HttpRequest, server: ServerForm) -> HttpResponse:
@@ -140,10 +182,9 @@ def _detect(request: HttpRequest, server: ServerForm) -> HttpResponse:
     return _part(request, "chosen.html", forms=forms)
 
 
-def _save(request: HttpRequest, server: ServerForm, *, actor: str) -> HttpResponse:
+def _save(request: HttpRequest, server: ServerForm, forms: list[ChosenModelForm], *, actor: str) -> HttpResponse:
     """Save everything, and go to the page of the new upstream; or show what has to be corrected."""
     problems = server.problems()
-    forms = ChosenModels(request.POST, base_url=server.cleaned_data.get("address", "")).bound()
     if not forms:
         problems.append("Select a model, or enter the name of one.")
     # Every form is validated, so that all errors are shown.
@@ -179,12 +220,13 @@ def _api(request: HttpRequest, server: ServerForm) -> str:
     return api if api in WireApi.values else WireApi.CHAT_COMPLETIONS.value
 
 
-def _summary(details: ModelDetails) -> str:
+def _summary(details: ModelDetails, *, is_taken: bool) -> str:
     """Return what is known about a model, in a few words."""
     window = f"{details.context_window:,} tokens" if details.context_window else ""
     supports = (("tools", details.tools), ("images", details.images), ("reasoning", details.reasoning))
     known = [name for name, support in supports if support in {Support.YES, Support.LIMITED}]
-    return ", ".join(filter(None, [window, *known]))
+    exists = "name of an existing model" if is_taken else ""
+    return ", ".join(filter(None, [window, *known, exists]))
 
 
 def _problems(request: HttpRequest, template: str, problems: Sequence[str]) -> HttpResponse:

@@ -1,6 +1,7 @@
 """Addresses of well-known servers, as their documentation states them."""
 
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from tenants.models import WireApi
 
@@ -36,3 +37,11 @@ PRESETS = (
         Preset("LiteLLM", "litellm", "http://HOST:4000/v1"),
     )),
 )  # fmt: skip
+
+_LONGEST = 100
+
+
+def suggested_name(address: str) -> str:
+    """Return a name for the upstream at this address: that of a well-known server, or the host."""
+    presets = (preset for _, group in PRESETS for preset in group)
+    return next((preset.name for preset in presets if preset.url == address), urlsplit(address).netloc[:_LONGEST])
