@@ -1,5 +1,6 @@
 /* Keyboard shortcuts: j and k move through the rows of a list, Enter opens the row, x selects it; / searches, g and a
-   letter opens a page of the sidebar, and ? shows all of them. None of them works while a field has the focus. */
+   letter opens a page of the sidebar, the arrow keys move along the bars of a chart, and ? shows all of them. None of
+   them works while a field has the focus. */
 (() => {
     'use strict';
 
@@ -78,12 +79,30 @@
         return Boolean(link);
     };
 
+    /* A chart is one stop of the Tab key, so that its bars do not stand between the user and the rest of the page. */
+    const moveInChart = (event) => {
+        const bar = event.target.closest('.c-plot svg > [tabindex]');
+        if (!bar) return false;
+        const bars = [...bar.parentElement.querySelectorAll(':scope > [tabindex]')];
+        const places = { ArrowLeft: bars.indexOf(bar) - 1, ArrowRight: bars.indexOf(bar) + 1, Home: 0, End: bars.length - 1 };
+        const next = bars[places[event.key]];
+        if (!next) return event.key in places;
+        bar.setAttribute('tabindex', '-1');
+        next.setAttribute('tabindex', '0');
+        next.focus();
+        return true;
+    };
+
     const start = () => { goingSince = performance.now(); return true; };
     const KEYS = { j: () => move(1), k: () => move(-1), x: select, f: openFilters, g: start, '/': search, '?': showHelp };
 
     document.addEventListener('keydown', (event) => {
         if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
         if (isTyping(event.target) || document.querySelector('dialog[open]')) return;
+        if (moveInChart(event)) {
+            event.preventDefault();
+            return;
+        }
         const isSecond = goingSince && performance.now() - goingSince < SECOND_KEY_MS;
         goingSince = 0;
         if (isSecond ? go(event.key) : KEYS[event.key]?.()) event.preventDefault();

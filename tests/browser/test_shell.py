@@ -80,6 +80,25 @@ def test_shortcuts_are_listed_and_open_pages(visit: Visit) -> None:
     page.wait_for_url("**/admin/")
 
 
+def test_a_chart_is_one_stop_of_the_tab_key(visit: Visit) -> None:
+    page = visit.page
+    visit.open("/admin/")
+    bars = page.locator(".c-plot svg").first.locator("[tabindex]")
+    assert bars.count() > 2
+    # From a link before the chart, without all stops of the page.
+    page.get_by_role("link", name="View details").first.focus()
+    page.keyboard.press("Tab")
+    expect(bars.nth(0)).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    expect(bars.nth(1)).to_be_focused()
+    page.keyboard.press("End")
+    expect(bars.last).to_be_focused()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.closest('.c-plot') === null")
+    page.keyboard.press("Shift+Tab")
+    expect(bars.last).to_be_focused()
+
+
 def test_groups_of_the_sidebar_stay_as_they_were_left(visit: Visit) -> None:
     page = visit.page
     visit.open("/admin/")
