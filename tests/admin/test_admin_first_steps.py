@@ -6,6 +6,7 @@ from django.test import Client
 
 from core.clock import now
 from responses.models import Status
+from tenants.models import Model
 from tests.admin.rows import add_response, member, text
 from tests.support.api import Caller, MakeCaller
 
@@ -44,6 +45,21 @@ def test_responses_of_other_teams_do_not_arrive(make_caller: MakeCaller, lead: C
     foreign = add_response(make_caller())
     assert foreign.pk not in text(lead.get(PAGE, headers=UPDATE))
     assert foreign.pk in text(member(foreign.team).get(PAGE, headers=UPDATE))
+
+
+def test_home_shows_the_guide_to_operators_while_there_is_no_model(
+    operator: Client, lead: Client, caller: Caller
+) -> None:
+    add_response(caller)
+    assert "Connect a model server" not in text(operator.get("/admin/"))
+    enabled = list(Model.objects.filter(enabled=True).values_list("pk", flat=True))
+    Model.objects.filter(pk__in=enabled).update(enabled=False)
+    try:
+        page = text(operator.get("/admin/"))
+        assert ("Connect a model server" in page, "Latest responses" in page) == (True, True)
+        assert "Connect a model server" not in text(lead.get("/admin/"))
+    finally:
+        Model.objects.filter(pk__in=enabled).update(enabled=True)
 
 
 def test_odd_times_are_ignored(lead: Client) -> None:

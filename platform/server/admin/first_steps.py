@@ -1,17 +1,19 @@
 """First steps of a new installation: connect a model, create a team and a key, and watch the first request arrive.
 
-They replace the home page of users without responses, and are a page of their own later.
+They replace the home page of users without responses, are above it while there is no model, and are a page of their own
+later.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 from django.contrib import admin
 from django.db.models import Model as DjangoModel
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -41,6 +43,11 @@ class Step:
     link: str
     url: str
     is_done: bool
+
+
+def is_model_missing(request: HttpRequest) -> bool:
+    """Return whether there is no model yet, for users who may connect an upstream."""
+    return _may_add(request, Upstream) and not _models().exists()
 
 
 def first_steps(request: HttpRequest, *, since: datetime | None = None) -> dict[str, Any]:
@@ -88,9 +95,7 @@ def _since(request: HttpRequest) -> datetime | None:
 
 
 def _steps(request: HttpRequest, viewer: Viewer) -> Sequence[Step]:
-    def may_add(model: type[DjangoModel]) -> bool:
-        return bool(admin.site.get_model_admin(model).has_add_permission(request))
-
+    may_add = partial(_may_add, request)
     steps = [
         Step(
             title="Create a team",
@@ -115,10 +120,18 @@ def _steps(request: HttpRequest, viewer: Viewer) -> Sequence[Step]:
             text="The page tests the server, lists its models and sends a first request.",
             link="Add upstream",
             url=reverse("console:upstream_connect"),
-            is_done=Model.objects.filter(enabled=True).exists(),
+            is_done=_models().exists(),
         )
         steps.insert(0, connect)
     return steps
+
+
+def _may_add(request: HttpRequest, model: type[DjangoModel]) -> bool:
+    return bool(admin.site.get_model_admin(model).has_add_permission(request))
+
+
+def _models() -> QuerySet[Model]:
+    return Model.objects.filter(enabled=True)
 
 
 def _keys(viewer: Viewer) -> Any:
@@ -128,7 +141,7 @@ def _keys(viewer: Viewer) -> Any:
 
 def _curl(request: HttpRequest, viewer: Viewer) -> str:
     teams = viewer.team_ids()
-    models = Model.objects.filter(enabled=True).exclude(name="*").order_by("name")
+    models = _models().exclude(name="*").order_by("name")
     if teams is not None:
         models = models.filter(Q(teams=None) | Q(teams__in=teams))
     model = models.values_list("name", flat=True).first() or "demo"

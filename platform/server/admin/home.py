@@ -32,7 +32,7 @@ from responses.rollups.histograms import BUCKETS, quantile
 from responses.rollups.queries import RollupQuery, RollupRow
 from responses.rollups.sources import CALLS, RESPONSES
 from responses.webhooks.models import WebhookDelivery
-from server.admin.first_steps import first_steps
+from server.admin.first_steps import first_steps, is_model_missing
 from server.admin.home_panels import panels
 from tenants.console.viewer import Viewer, viewer_of
 from tenants.models import DeliveryState
@@ -105,6 +105,8 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     tiles = [*activity, cost, refused] if teams is None else [cost, activity[1], refused, activity[0], *activity[2:]]
     return {
         **page,
+        # Without a model, nothing can be requested, whatever was stored before.
+        "first_steps": first_steps(request, since=current_time) if is_model_missing(request) else None,
         "own_teams": [] if teams is None else _own_teams(viewer),
         "tiles": tiles,
         "now_tiles": _now_tiles(viewer, current_time),
