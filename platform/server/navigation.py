@@ -149,7 +149,7 @@ GROUPS = (
                 _rows("Guardrail decisions", "gavel", "tenants.GuardrailDecision"),
             ),
             (
-                _rows("Upstreams", "dns", "tenants.Upstream"),
+                _rows("Upstreams", "dns", "tenants.Upstream", key="n"),
                 _rows("Connectors", "cable", "tenants.Connector"),
                 _rows("Search engines", "travel_explore", "tenants.SearchEngine"),
             ),
