@@ -14,7 +14,7 @@ from tenants import scope
 from tests.admin.rows import add_items
 from tests.browser.accessibility import violations
 from tests.browser.chromium import CHROMIUM, INSTALL
-from tests.browser.keyboard import press_until_focused
+from tests.browser.devices import Device, Keyboard, Mouse
 from tests.browser.visiting import person, visiting
 from tests.support.api import Caller
 from tests.support.decisions import add_decision, stored
@@ -86,20 +86,22 @@ def test_the_pages_fit_and_are_accessible(
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_two_clicks_lead_from_home_to_a_decision(
-    width: int, browser: Browser, web: WebProcess, team: Caller, decision: Decision
+@pytest.mark.parametrize(("device_type", "width"), [(Mouse, 380), (Mouse, 1280), (Keyboard, 1280)])
+def test_a_decision_is_at_most_two_clicks_from_home(
+    device_type: type[Device], width: int, browser: Browser, web: WebProcess, team: Caller, decision: Decision
 ) -> None:
-    # Home shows those that expire first.
+    # Home shows those that expire first, and the inbox those that have waited longest.
     with scope.team(team.team.pk):
         Decision.objects.filter(pk=decision.pk).update(expires_at=now() + timedelta(minutes=10))
     with visiting(browser, web.url, person("team_lead", team.team)) as visit:
+        device = device_type(visit)
         visit.wide(width)
         visit.open("/admin/")
-        visit.page.locator(f'a[href="{page_of(decision)}"]').click()
-        visit.page.get_by_role("button", name="Approve").click()
+        device.press(visit.page.locator(f'a[href="{page_of(decision)}"]'))
+        device.press(visit.page.get_by_role("button", name="Approve"))
         expect(visit.page.get_by_text("The call was approved.")).to_be_visible()
         assert visit.page.url.endswith(INBOX)
+        assert device.clicks <= 2
         assert visit.complaints == []
     assert stored(decision).state == "granted"
 
@@ -108,18 +110,15 @@ def test_a_decision_needs_only_the_keyboard(
     browser: Browser, web: WebProcess, team: Caller, decision: Decision
 ) -> None:
     with visiting(browser, web.url, person("team_lead", team.team)) as visit:
+        keyboard, page = Keyboard(visit), visit.page
         visit.open(INBOX)
-        press_until_focused(visit, f"#call-{decision.pk}")
-        visit.page.keyboard.press("Enter")
-        visit.page.wait_for_url(f"**{page_of(decision)}")
-        press_until_focused(visit, "main summary")
-        visit.page.keyboard.press("Enter")
-        expect(visit.page.locator("main details .c-args-text")).to_be_visible()
-        press_until_focused(visit, "textarea[name=reason]")
-        visit.page.keyboard.type("Too expensive.")
-        press_until_focused(visit, "button[value=no]")
-        visit.page.keyboard.press("Enter")
-        expect(visit.page.get_by_text("The call was denied.")).to_be_visible()
+        keyboard.press(page.locator(f"#call-{decision.pk}"))
+        page.wait_for_url(f"**{page_of(decision)}")
+        keyboard.press(page.locator("main summary").first)
+        expect(page.locator("main details .c-args-text")).to_be_visible()
+        keyboard.enter(page.locator("textarea[name=reason]"), "Too expensive.")
+        keyboard.press(page.locator("button[value=no]"))
+        expect(page.get_by_text("The call was denied.")).to_be_visible()
     row = stored(decision)
     assert (row.state, row.reason) == ("denied", "Too expensive.")
 
@@ -128,12 +127,11 @@ def test_an_unknown_outcome_needs_only_the_keyboard(
     browser: Browser, web: WebProcess, team: Caller, interrupted: Decision
 ) -> None:
     with visiting(browser, web.url, person("team_lead", team.team)) as visit:
+        keyboard = Keyboard(visit)
         visit.wide(380)
         visit.open(page_of(interrupted))
-        press_until_focused(visit, "textarea[name=result]")
-        visit.page.keyboard.type("Receipt 7")
-        press_until_focused(visit, "button[value=done]")
-        visit.page.keyboard.press("Enter")
+        keyboard.enter(visit.page.locator("textarea[name=result]"), "Receipt 7")
+        keyboard.press(visit.page.locator("button[value=done]"))
         expect(visit.page.get_by_text("The response continues with the result.")).to_be_visible()
         assert visit.complaints == []
     assert stored(interrupted).answer == {"outcome": "done", "result": "Receipt 7"}

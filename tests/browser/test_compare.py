@@ -12,6 +12,7 @@ from responses.models import Response, Status
 from tests.admin.rows import add_items, add_response, add_turns, assistant_message, function_call_item, user_message
 from tests.browser.accessibility import violations
 from tests.browser.chromium import CHROMIUM, INSTALL
+from tests.browser.devices import DEVICES, Device, Keyboard
 from tests.browser.visiting import person, visiting
 from tests.support.api import Caller
 from tests.support.web import WebProcess
@@ -48,22 +49,24 @@ def comparison(left: Response, right: Response) -> str:
     return f"/admin/compare/?a={left.pk}&b={right.pk}"
 
 
-def test_four_clicks_lead_from_home_to_the_comparison_with_a_good_run(
-    browser: Browser, web: WebProcess, team: Caller, pair: tuple[Response, Response]
+@pytest.mark.parametrize("device_type", DEVICES)
+def test_the_comparison_with_a_good_run_is_at_most_four_clicks_from_home(
+    device_type: type[Device], browser: Browser, web: WebProcess, team: Caller, pair: tuple[Response, Response]
 ) -> None:
     good, bad = pair
     with visiting(browser, web.url, person("team_lead", team.team)) as visit:
-        page = visit.page
+        device, page = device_type(visit), visit.page
         visit.open("/admin/")
-        page.get_by_role("link", name="Errors").first.click()
-        page.locator(f'#result_list a[href*="{bad.pk}"]').first.click()
-        page.get_by_role("link", name="Compare with…").click()
-        page.get_by_role("link", name="Good run with the same input").click()
+        device.press(page.get_by_role("link", name="Errors").first)
+        device.open_row(page.locator(f'#result_list a[href*="{bad.pk}"]').first)
+        device.press(page.get_by_role("link", name="Compare with…"))
+        device.press(page.get_by_role("link", name="Good run with the same input"))
         expect(page).to_have_url(f"{web.url}{comparison(bad, good)}#first-difference")
         first = page.locator("#first-difference")
         expect(first).to_be_in_viewport()
         expect(first).to_contain_text("First difference")
         expect(first.locator("mark").first).to_have_text("Berlin")
+        assert device.clicks <= 4
         assert visit.complaints == []
 
 
@@ -87,7 +90,7 @@ def test_the_comparison_needs_only_the_keyboard(
     with visiting(browser, web.url, person("team_lead", team.team)) as visit:
         page = visit.page
         visit.open(comparison(*pair))
-        page.get_by_role("link", name="Go to the first difference").press("Enter")
+        Keyboard(visit).press(page.get_by_role("link", name="Go to the first difference"))
         expect(page.locator("#first-difference")).to_be_in_viewport()
         # The next Tab stop is in the first difference.
         page.keyboard.press("Tab")

@@ -9,7 +9,7 @@ from engine.calls.questions import Question
 from responses.models import Decision
 from tests.browser.accessibility import violations
 from tests.browser.chromium import CHROMIUM, INSTALL
-from tests.browser.keyboard import press_until_focused
+from tests.browser.devices import Keyboard
 from tests.browser.visiting import person, visiting
 from tests.support.api import Caller
 from tests.support.decisions import add_question, stored
@@ -67,16 +67,13 @@ def test_a_question_is_answered_by_keyboard(browser: Browser, web: WebProcess, t
     with visiting(browser, web.url, person("team_lead", team.team)) as visit:
         visit.wide(380)
         visit.open(page_of(decision))
-        keyboard = visit.page.keyboard
-        for field, typed in (("0", "Ada"), ("2", "12.5"), ("3", "ada@mail.example"), ("5", "Quiet."), ("6", "At")):
-            press_until_focused(visit, f"#id_field_{field}")
-            keyboard.type(typed)
-        press_until_focused(visit, "input[name=field_7][value=bar]")
-        keyboard.press("Space")
-        press_until_focused(visit, "#id_field_8")
-        keyboard.press("Space")
-        press_until_focused(visit, "button[value=accept]")
-        keyboard.press("Enter")
+        keyboard, page = Keyboard(visit), visit.page
+        for field, typed in (("0", "Ada"), ("2", "12.5"), ("3", "ada@mail.example"), ("5", "Quiet.")):
+            keyboard.enter(page.locator(f"#id_field_{field}"), typed)
+        keyboard.choose(page.locator("#id_field_6"), "At")
+        keyboard.press(page.locator("input[name=field_7][value=bar]"))
+        keyboard.press(page.locator("#id_field_8"))
+        keyboard.press(page.locator("button[value=accept]"))
         expect(visit.page.get_by_text("The answer is sent to the tool.")).to_be_visible()
         assert visit.complaints == []
     content = {

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -181,10 +182,11 @@ class Script:
 
 
 class ScriptedUpstream:
-    """The server. Model names without a script do not exist."""
+    """The server. Model names without a script do not exist. `listed` are the names in its list of models."""
 
     def __init__(self) -> None:
         self.url = ""
+        self.listed: list[str] = []
         self._scripts: dict[str, Script] = {}
 
     @contextmanager
@@ -280,15 +282,14 @@ def running_upstream(*, path: str = "/v1/chat/completions", host: str = "127.0.0
         loop.close()
 
 
-async def _no_models(_: web.Request) -> web.Response:
-    # Tests of the list have their own upstreams.
-    return web.json_response({"object": "list", "data": []})
+async def _list(upstream: ScriptedUpstream, _: web.Request) -> web.Response:
+    return web.json_response({"object": "list", "data": [{"id": name, "object": "model"} for name in upstream.listed]})
 
 
 async def _serve(upstream: ScriptedUpstream, path: str, host: str) -> web.AppRunner:
     app = web.Application(client_max_size=128 * 1024 * 1024)
     app.router.add_post(path, upstream.answer)
-    app.router.add_get("/v1/models", _no_models)
+    app.router.add_get("/v1/models", partial(_list, upstream))
     # Without `handler_cancellation`, handlers do not notice disconnects.
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
