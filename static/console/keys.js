@@ -9,7 +9,9 @@
 
     const isTyping = (target) => target instanceof Element
         && target.closest('input:not([type=checkbox]):not([type=radio]), textarea, select, [contenteditable], [role=combobox], dialog') !== null;
-    const rows = () => [...document.querySelectorAll('#result_list tbody > tr:first-child')].filter((row) => row.querySelector('a[href]'));
+    // The list of the page or, on other pages, the rows of its tables.
+    const kind = () => document.getElementById('result_list') ? '#result_list tbody > tr:first-child' : 'main .c-table tbody > tr';
+    const rows = () => [...document.querySelectorAll(kind())].filter((row) => row.querySelector('a[href]'));
     const current = () => document.querySelector('.c-current-row');
 
     const enter = (row) => {
@@ -23,7 +25,7 @@
     const move = (step) => {
         const all = rows();
         if (!all.length) return false;
-        const focused = document.activeElement.closest('#result_list tbody > tr:first-child') || current();
+        const focused = document.activeElement.closest(kind()) || current();
         const next = all.indexOf(focused) + step;
         enter(all[Math.min(Math.max(next, 0), all.length - 1)]);
         return true;

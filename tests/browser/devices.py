@@ -3,7 +3,7 @@
 A test of a task performs it with a device. Typing, pasting, Tab and Enter are not clicks.
 """
 
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 import pytest
 from playwright.sync_api import Locator, expect
@@ -37,56 +37,69 @@ _PLACE = f"""(target) => {{
   }};
 }}"""
 # Check the element that has the focus now, and how the previous one looked while it had the focus.
-_STOP = f"""(target, isBackwards) => {{
+_STOP = f"""async (target, isBackwards) => {{
   {_LOOK}
   const stop = document.activeElement;
   const last = window.lastStop;
   const problems = [];
   const report = (problem, element) => problems.push(`${{problem}}: ${{element.outerHTML.slice(0, 200)}}`);
-  if (last.element === stop) report('Tab does not leave', stop);
-  else if (last.element?.isConnected) {{
+  if (last.element === stop) {{
+    // The parts of a time are stops of their own, with outlines that scripts cannot see.
+    if (stop.type !== 'datetime-local') report('Tab does not leave', stop);
+    return {{ problems, isReached: stop === target }};
+  }}
+  if (last.element?.isConnected) {{
     if (last.look === look(last.element)) report('the focus is invisible', last.element);
     const isBehind = Boolean(last.element.compareDocumentPosition(stop) & Node.DOCUMENT_POSITION_PRECEDING);
     if (stop !== document.body && isBehind !== isBackwards) report('the focus jumps to', stop);
   }}
   if (stop === target && window.plain === look(stop)) report('the focus is invisible', stop);
   if (stop !== document.body) {{
-    const box = stop.getBoundingClientRect();
-    const isInside = box.bottom > 0 && box.top < innerHeight && box.right > 0 && box.left < innerWidth;
-    if (!box.width || !box.height || !isInside) report('the focus is outside of the window', stop);
+    const isInside = () => {{
+      const box = stop.getBoundingClientRect();
+      const isVisible = box.bottom > 0 && box.top < innerHeight && box.right > 0 && box.left < innerWidth;
+      return box.width && box.height && isVisible;
+    }};
+    // The page may scroll to the focus in one of the next frames.
+    for (let frame = 0; frame < 30 && !isInside(); frame++) await new Promise(requestAnimationFrame);
+    if (!isInside()) report('the focus is outside of the window', stop);
   }}
   window.lastStop = stop === document.body ? {{}} : {{ element: stop, look: look(stop) }};
   return {{ problems, isReached: stop === target }};
 }}"""
 
 
-class Device(Protocol):
+class Device(ABC):
     """An input device. `clicks` is the number of clicks so far."""
 
-    clicks: int
+    def __init__(self, visit: Visit) -> None:
+        self.clicks = 0
+        self._page = visit.page
+        self._keyboard = visit.page.keyboard
 
+    @abstractmethod
     def press(self, target: Locator) -> None:
         """Press a link, a button or a checkbox."""
 
+    @abstractmethod
     def open_row(self, link: Locator) -> None:
         """Open a row of a list by its link."""
 
+    @abstractmethod
     def open_page(self, key: str, link: Locator) -> None:
         """Open a page by its link in the sidebar or by its shortcut, the key g and a letter."""
 
+    @abstractmethod
     def enter(self, field: Locator, text: str) -> None:
         """Type text into a field, in place of its content."""
 
+    @abstractmethod
     def choose(self, field: Locator, label: str) -> None:
         """Choose an option of a select."""
 
 
 class Mouse(Device):
     """A mouse. The first field of a form costs a click, or two if it is a select; Tab leads to the next fields."""
-
-    def __init__(self, visit: Visit) -> None:
-        self.clicks = 0
-        self._keyboard = visit.page.keyboard
 
     @override
     def press(self, target: Locator) -> None:
@@ -131,11 +144,6 @@ class Mouse(Device):
 
 class Keyboard(Device):
     """A keyboard. Each stop of the focus must be visible, in the order of the page, and left by Tab."""
-
-    def __init__(self, visit: Visit) -> None:
-        self.clicks = 0
-        self._page = visit.page
-        self._keyboard = visit.page.keyboard
 
     @override
     def press(self, target: Locator) -> None:

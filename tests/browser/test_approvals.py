@@ -14,7 +14,7 @@ from tenants import scope
 from tests.admin.rows import add_items
 from tests.browser.accessibility import violations
 from tests.browser.chromium import CHROMIUM, INSTALL
-from tests.browser.devices import Device, Keyboard, Mouse
+from tests.browser.devices import Keyboard, Mouse
 from tests.browser.visiting import person, visiting
 from tests.support.api import Caller
 from tests.support.decisions import add_decision, stored
@@ -86,22 +86,22 @@ def test_the_pages_fit_and_are_accessible(
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize(("device_type", "width"), [(Mouse, 380), (Mouse, 1280), (Keyboard, 1280)])
+@pytest.mark.parametrize("width", WIDTHS)
 def test_a_decision_is_at_most_two_clicks_from_home(
-    device_type: type[Device], width: int, browser: Browser, web: WebProcess, team: Caller, decision: Decision
+    width: int, browser: Browser, web: WebProcess, team: Caller, decision: Decision
 ) -> None:
-    # Home shows those that expire first, and the inbox those that have waited longest.
+    # Home shows those that expire first.
     with scope.team(team.team.pk):
         Decision.objects.filter(pk=decision.pk).update(expires_at=now() + timedelta(minutes=10))
     with visiting(browser, web.url, person("team_lead", team.team)) as visit:
-        device = device_type(visit)
+        mouse = Mouse(visit)
         visit.wide(width)
         visit.open("/admin/")
-        device.press(visit.page.locator(f'a[href="{page_of(decision)}"]'))
-        device.press(visit.page.get_by_role("button", name="Approve"))
+        mouse.press(visit.page.locator(f'a[href="{page_of(decision)}"]'))
+        mouse.press(visit.page.get_by_role("button", name="Approve"))
         expect(visit.page.get_by_text("The call was approved.")).to_be_visible()
         assert visit.page.url.endswith(INBOX)
-        assert device.clicks <= 2
+        assert mouse.clicks <= 2
         assert visit.complaints == []
     assert stored(decision).state == "granted"
 
@@ -111,8 +111,9 @@ def test_a_decision_needs_only_the_keyboard(
 ) -> None:
     with visiting(browser, web.url, person("team_lead", team.team)) as visit:
         keyboard, page = Keyboard(visit), visit.page
-        visit.open(INBOX)
-        keyboard.press(page.locator(f"#call-{decision.pk}"))
+        visit.open("/admin/")
+        keyboard.open_page("a", page.get_by_role("link", name="Approvals"))
+        keyboard.open_row(page.locator(f"#call-{decision.pk}"))
         page.wait_for_url(f"**{page_of(decision)}")
         keyboard.press(page.locator("main summary").first)
         expect(page.locator("main details .c-args-text")).to_be_visible()
