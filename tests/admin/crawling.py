@@ -47,8 +47,9 @@ class AdminRoute:
 
     def filled(self, values: Mapping[str, object]) -> str:
         """Return the URL with parameter values."""
-        url = re.sub(r"<(?:\w+:)?(\w+)>", lambda found: str(values[found[1]]), self.route)
-        url = re.sub(r"\(\?P<(\w+)>[^)]*\)", lambda found: str(values[found[1]]), url)
+        # Groups of regular expressions first: their names are written like parameters.
+        url = re.sub(r"\(\?P<(\w+)>[^)]*\)", lambda found: str(values[found[1]]), self.route)
+        url = re.sub(r"<(?:\w+:)?(\w+)>", lambda found: str(values[found[1]]), url)
         return "/" + url.replace("^", "").replace("$", "")
 
 
@@ -77,12 +78,12 @@ class TeamData:
     ids: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, team: Team, *, markers: Sequence[str]) -> "TeamData":
-        """Read the rows of a team."""
+    def of(cls, team: Team, *, markers: Sequence[str], most: int | None = None) -> "TeamData":
+        """Read the rows of a team, at most `most` of each model."""
         data = cls(team=team, markers=markers)
         with scope.team(team.pk):
             for model in apps.get_models():
-                if rows := _rows(model, team):
+                if rows := _rows(model, team, most):
                     data.rows[model] = rows
                     data.ids |= set(_ID.findall(" ".join(f"{row.pk} {getattr(row, 'id', '')}" for row in rows)))
         return data
@@ -103,11 +104,11 @@ def _columns(model: type[models.Model]) -> list[str]:
     return [name for name in names if name not in {"last_login", "last_used_at"}]
 
 
-def _rows(model: type[models.Model], team: Team) -> list[Any]:
+def _rows(model: type[models.Model], team: Team, most: int | None) -> list[Any]:
     names = {first.name for first in model._meta.get_fields()}
     if not model._meta.managed or not (model is Team or "team" in names or model._meta.label == "auth.User"):
         return []
-    return list(_of_team(model, team))
+    return list(_of_team(model, team)[:most])
 
 
 def _of_team(model: type[models.Model], team: Team) -> models.QuerySet[Any]:
