@@ -1,6 +1,5 @@
 """One browser and one team with data for all tests of this directory."""
 
-import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -8,14 +7,13 @@ from playwright.sync_api import Browser
 from pytest_django import DjangoDbBlocker
 
 from seeding.seed import Seeded, SeedOptions, seed
-from tenants import invitations, scope, services
-from tenants.models import AdminKey, AdminScope, ApiKey, Invite, Upstream
-from tenants.models.notifications import DeliveryState
+from tenants import scope
+from tenants.models import ApiKey
 from tests.admin.crawling import TeamData
+from tests.admin.every_row import team_with_every_row
 from tests.browser.accessibility import axe_script
 from tests.browser.chromium import chromium
 from tests.support.api import Caller
-from tests.support.mail import add_mail
 from tests.support.targets import Targets, several_targets
 from tests.support.upstream import ScriptedUpstream
 from tests.support.web import WebProcess
@@ -65,14 +63,4 @@ def team(seeded: Seeded, database: None) -> Caller:
 def subject(seeded: Seeded, django_db_blocker: DjangoDbBlocker) -> TeamData:
     """The rows of the seeded team, and some of the platform that `seed` does not create."""
     with django_db_blocker.unblock():
-        team = seeded.tenants[0].team
-        with scope.team(team.pk):
-            caller = Caller(team=team, key=ApiKey.objects.filter(team=team)[0], secret="")
-        add_mail(caller, state=DeliveryState.DELIVERED, next_attempt_at=None)
-        subject = TeamData.of(team, markers=[])
-        subject.rows[AdminKey] = [services.create_admin_key(name="test", scopes=[AdminScope.ALL.value]).key]
-        subject.rows[Invite] = [
-            invitations.create_invite(email=f"{uuid.uuid4().hex}@example.com", projects=[], actor="system")
-        ]
-        subject.rows[Upstream] = list(Upstream.objects.order_by("pk")[:1])
-        return subject
+        return team_with_every_row(seeded.tenants[0].team)
