@@ -19,8 +19,9 @@ from urllib.parse import urlencode
 import django
 import psycopg
 
-from benchmarks.console.command import LOADING, sign_in
-from benchmarks.console.pages import Browser
+from benchmarks.console.command import LOADING
+from benchmarks.console.measurement import Browser, Subject
+from benchmarks.console.organization import sign_in
 from benchmarks.console.population import Table, load
 from benchmarks.load import Target
 from benchmarks.stack import Client, manage, running_servers, tell
@@ -235,9 +236,8 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
         tell(f"writing {options.rows:,} rows of each list")
         data.write()
         platform = servers.start_web(key=made["key"])
-        port = int(platform.url.rpartition(":")[2])
-        cookie = sign_in("administrator")["administrator"]
-        browser = Browser(port=port, cookie=cookie, who="administrator", admin=servers.admin)
+        headers = {"Cookie": sign_in("administrator")["administrator"]}
+        browser = Browser(Subject(web=platform, admin=servers.admin), headers=headers, who="administrator")
         rows = list(measured(platform, browser, data))
     deepest = f"at row {options.rows:,}, ms"
     print(f"{'':36}{'first page, ms':>16}{deepest:>24}{'ratio':>8}")

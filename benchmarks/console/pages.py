@@ -1,58 +1,17 @@
-"""Pages to request, users, and measurement of each page."""
+"""Pages of the console with much data, each with the paths that are requested in turn.
 
-import http.client
-import statistics
-import time
+`routes` has the other pages.
+"""
+
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from datetime import datetime, timedelta
 from urllib.parse import urlencode
 
+from benchmarks.console.known import Known
 from benchmarks.console.population import RARE_ERROR, RARE_MODEL, RARE_TOOL, RARE_USER
-from benchmarks.stack import statements
 
 LIST = "/admin/responses/response/"
-WARM = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """Existing objects for URLs: an old response and related ids."""
-
-    response: str
-    other_response: str
-    request: str
-    conversation: str
-    number: int
-    big_team: str
-    small_team: str
-    busy_key: str
-    idle_key: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
-    """Times of a page for a user: of the first request and of the later ones, with the number of queries."""
-
-    page: str
-    who: str
-    first_ms: float
-    warm_ms: Sequence[float]
-    queries: int
-
-    @property
-    def typical(self) -> float:
-        """Median of the warm requests."""
-        return statistics.median(self.warm_ms)
-
-    @property
-    def fastest(self) -> float:
-        """The fastest of the warm requests."""
-        return min(self.warm_ms)
-
-    @property
-    def slowest(self) -> float:
-        """The 95th percentile, which is the slowest of five."""
-        return max(self.warm_ms)
+CALLS = "/admin/responses/toolcall/"
 
 
 def filters(known: Known) -> Mapping[str, Mapping[str, str]]:
@@ -94,77 +53,218 @@ def filters(known: Known) -> Mapping[str, Mapping[str, str]]:
     }
 
 
-def pages(known: Known) -> dict[str, str]:
-    """Return the paths of all pages to measure, by name."""
-    narrowed = filters(known)
+def pages(known: Known) -> dict[str, Sequence[str]]:
+    """Return the paths of the pages by name."""
     return {
-        **{
-            f"list {period}, {name}": f"{LIST}?{urlencode({'period': period, **query})}"
-            for period in ("24h", "30d")
-            for name, query in narrowed.items()
-        },
-        **{f"histogram {period}": f"{LIST}histogram/?period={period}" for period in ("24h", "7d", "30d")},
-        **{
-            f"histogram 30d, {name}": f"{LIST}histogram/?{urlencode({'period': '30d', **narrowed[name]})}"
-            for name in ("model, rare", "mode background", "metadata, one", "tool, frequent")
-        },
-        "page 100 of the list": f"{LIST}?period=30d&p=100",
-        "search by id": f"{LIST}?q={known.response}",
-        "search by request id": f"{LIST}?q={known.request}",
-        "go to an id": f"/admin/go/{known.response}",
-        "a row opened": f"{LIST}{known.response}/summary/",
-        "a response": f"{LIST}{known.response}/change/",
-        **{
-            f"a response, {tab}": f"{LIST}{known.response}/change/?tab={tab}"
-            for tab in ("timeline", "events", "request", "response", "usage", "attempts", "audit")
-        },
-        "compare": f"/admin/compare/?a={known.response}&b={known.other_response}",
-        "compare with": f"/admin/compare/?a={known.response}",
-        "first steps": "/admin/first-steps/",
-        "approvals": "/admin/approvals/",
-        "approvals decided": "/admin/approvals/?state=decided",
-        "model routes": "/admin/routes/",
-        "API keys": "/admin/tenants/apikey/",
-        "models": "/admin/tenants/model/",
-        "webhooks": "/admin/responses/webhookendpoint/",
-        "webhook deliveries 30d": "/admin/responses/webhookdelivery/?period=30d",
-        "tool calls 30d": "/admin/responses/toolcall/?period=30d",
-        "conversations 30d": "/admin/conversations/conversation/?period=30d",
-        "usage": "/admin/usage/",
-        "budgets": "/admin/budgets/",
-        "rejected requests": "/admin/rejections/",
-        "home": "/admin/",
-        "running jobs": "/admin/live/",
-        "ledger 30d": "/admin/tenants/usagerecord/?period=30d",
-        "audit log 30d": "/admin/tenants/auditevent/?period=30d",
+        **{name: (path,) for name, path in _response_pages(known).items()},
+        **_lists(known),
+        **_usage_pages(known),
+        **_overviews(known),
     }
 
 
-class Browser:
-    """A signed-in user with one connection."""
+def url(path: str, **query: str) -> str:
+    """Return a path with a query."""
+    return f"{path}?{urlencode(query)}" if query else path
 
-    def __init__(self, *, port: int, cookie: str, who: str, admin: str) -> None:
-        self.who = who
-        self._admin = admin
-        self._headers = {"Cookie": cookie}
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
 
-    def get(self, path: str) -> tuple[int, float]:
-        """Return the status and the milliseconds to the last byte."""
-        began = time.perf_counter()
-        self._connection.request("GET", path, headers=self._headers)
-        answer = self._connection.getresponse()
-        answer.read()
-        return answer.status, 1000 * (time.perf_counter() - began)
+def _response_pages(known: Known) -> dict[str, str]:
+    narrowed = filters(known)
+    response = f"{LIST}{known.response}"
+    return {
+        **{
+            f"list {period}, {name}": url(LIST, period=period, **query)
+            for period in ("24h", "30d")
+            for name, query in narrowed.items()
+        },
+        **{f"histogram {period}": url(f"{LIST}histogram/", period=period) for period in ("24h", "7d", "30d")},
+        **{
+            f"histogram 30d, {name}": url(f"{LIST}histogram/", period="30d", **narrowed[name])
+            for name in ("model, rare", "mode background", "metadata, one", "tool, frequent")
+        },
+        "page 100 of the list": url(LIST, period="30d", p="100"),
+        "oldest rows of the list": url(LIST, **_span("created_at", known.oldest, timedelta(hours=1))),
+        "search by id": url(LIST, q=known.response),
+        "search by request id": url(LIST, q=known.request),
+        "search by id, unknown": url(LIST, q="resp_none"),
+        "go to an id": f"/admin/go/{known.response}",
+        "a row opened": f"{response}/summary/",
+        "a response": f"{response}/change/",
+        **{
+            f"a response, {tab}": f"{response}/change/?tab={tab}"
+            for tab in ("timeline", "events", "request", "response", "usage", "attempts", "audit")
+        },
+        "a response, chain": f"{response}/chain/",
+        "compare with": url("/admin/compare/", a=known.response),
+        "compare": url("/admin/compare/", a=known.response, b=known.other_response),
+        "compare, other order": url("/admin/compare/", a=known.other_response, b=known.response),
+    }
 
-    def time(self, name: str, path: str) -> Timed | None:
-        """Measure a page. Return None if the user cannot access it."""
-        status, first = self.get(path)
-        if status in {http.client.FORBIDDEN, http.client.NOT_FOUND}:
-            return None
-        if status not in {http.client.OK, http.client.FOUND}:
-            raise RuntimeError(f"{name} was answered {status} to {self.who}")
-        before, _ = statements(self._admin)
-        warm = [self.get(path)[1] for _ in range(WARM)]
-        queries = statements(self._admin)[0] - before
-        return Timed(page=name, who=self.who, first_ms=first, warm_ms=warm, queries=round(queries / WARM))
+
+def _span(column: str, since: datetime, length: timedelta) -> dict[str, str]:
+    """Return the filter of a list for a time range."""
+    ends = {"from": since, "to": since + length}
+    return {
+        f"{column}_{name}_{index}": f"{moment:{style}}"
+        for name, moment in ends.items()
+        for index, style in enumerate(("%Y-%m-%d", "%H:%M:%S"))
+    }
+
+
+def _lists(known: Known) -> dict[str, Sequence[str]]:
+    """Return the other lists of rows that grow with the number of responses."""
+    teams = (known.big_team, known.small_team)
+    decisions = "/admin/approvals/"
+    refused = "/admin/refused/"
+    files, batches = "/admin/conversations/file/", "/admin/responses/batch/"
+    in_turn = {
+        "tool calls": (
+            CALLS,
+            "started_at",
+            ({"name": "tool_1"}, {"name": RARE_TOOL}, {"kind": "mcp"}, {"name": "none"}, {"min_ms": "60000"}),
+        ),
+        "usage records": (
+            "/admin/tenants/usagerecord/",
+            "occurred_at",
+            ({"model": "model-0"}, {"model": RARE_MODEL}, {"outcome": "failed"}, {"outcome": "none"}),
+        ),
+        "audit log": (
+            "/admin/tenants/auditevent/",
+            "occurred_at",
+            ({"action": "api_key.created"}, {"action": "none"}, {"actor": f"key:{known.busy_key}"}),
+        ),
+        "conversations": ("/admin/conversations/conversation/", "created_at", ({"active": "7d"},)),
+        "webhook deliveries": (
+            "/admin/responses/webhookdelivery/",
+            "created_at",
+            ({"state": "failed"}, {"state": "pending"}, {"event_type": "response.failed"}),
+        ),
+        "chat completions": (
+            "/admin/responses/chatcompletion/",
+            "created_at",
+            ({"model": RARE_MODEL}, {"model": "none"}),
+        ),
+        "guardrail decisions": (
+            "/admin/tenants/guardraildecision/",
+            "occurred_at",
+            ({"outcome": "blocked"}, {"outcome": "failed"}),
+        ),
+    }  # fmt: skip
+    found: dict[str, Sequence[str]] = {}
+    for name, (path, column, narrowed) in in_turn.items():
+        for period in ("24h", "30d"):
+            found[f"{name} {period}"] = (url(path, period=period),)
+            found[f"{name} {period}, teams"] = [url(path, period=period, team__id__exact=team) for team in teams]
+            for query in narrowed:
+                text = ", ".join(f"{key}={value}" for key, value in query.items())
+                found[f"{name} {period}, {text[:40]}"] = (url(path, period=period, **query),)
+        found[f"{name}, last page"] = (url(path, period="30d", p="100"),)
+        found[f"{name}, oldest"] = (url(path, **_span(column, known.oldest, timedelta(days=1))),)
+    return {
+        **found,
+        "search of conversations": [
+            url("/admin/conversations/conversation/", q=known.conversation),
+            url("/admin/conversations/conversation/", q="conv_none"),
+        ],
+        "refused requests": [url(refused, period=period) for period in ("24h", "7d", "30d")],
+        "refused requests 30d, filters": [
+            url(refused, period="30d", **query)
+            for query in (
+                {"status": "401"}, {"status": "503"}, {"code": "model_not_found"}, {"code": "none"},
+                {"key": known.busy_key}, {"key": known.idle_key}, {"team": known.big_team},
+                {"team": known.small_team}, {"team": known.small_team, "status": "503"},
+            )
+        ],
+        "rejected requests": [url("/admin/rejections/", range=name) for name in ("24h", "7d", "30d", "last_month")],
+        "approvals": (decisions,),
+        "approvals of a team": [url(decisions, team=team) for team in teams],
+        "approvals decided": (url(decisions, state="decided"),),
+        "approvals decided, of a kind": (url(decisions, state="decided", kind="question"),),
+        "approvals expired": (url(decisions, state="expired"),),
+        "tool charts": [
+            url(f"{CALLS}charts/", period=period, sort=sort)
+            for period in ("24h", "7d", "30d")
+            for sort in ("calls", "failed", "p50", "p95", "max")
+        ],
+        "tool charts of a team": [
+            url(f"{CALLS}charts/", period=period, team__id__exact=team, sort="p95")
+            for period in ("24h", "30d")
+            for team in teams
+        ],
+        "full-text search": [
+            url("/admin/search-text/", q=words, period=period)
+            for words in ("parcel", "nothing-like-this", str(known.number))
+            for period in ("24h", "30d", "1y")
+        ],
+        "export of responses": [
+            url(f"{LIST}export/", period=period, **query)
+            for period in ("24h", "30d")
+            for query in ({}, {"model": "none"})
+        ],
+        "export of the audit log": [
+            url("/admin/tenants/auditevent/export/", period="30d", format=kind) for kind in ("csv", "jsonl")
+        ],
+        "files": (files, f"{files}?p=100", url(files, team__id__exact=known.big_team)),
+        "files, filters": [url(files, purpose__exact=name) for name in ("batch", "user_data")],
+        "batches": (batches, f"{batches}?p=50", url(batches, team__id__exact=known.big_team)),
+        "batches, filters": [url(batches, status__exact=name) for name in ("failed", "completed")],
+    }  # fmt: skip
+
+
+def _usage_pages(known: Known) -> dict[str, Sequence[str]]:
+    usage, changes, pivot = "/admin/usage/", "/admin/usage/changes/", "/admin/usage/pivot/"
+    ranges = ("24h", "today", "yesterday", "7d", "30d", "last_week", "this_month", "last_month")
+    groups = ("none", "team", "key", "model", "upstream", "status", "mode", "endpoint", "tool")
+    metrics = ("requests", "errors", "tokens_in", "cost", "p95", "ttft95", "tools", "calls")
+    subjects: list[dict[str, str]] = [
+        {"team": known.big_team}, {"team": known.small_team}, {"key": known.busy_key}, {"key": known.idle_key},
+        {"model": RARE_MODEL}, {"model": "none"},
+    ]  # fmt: skip
+    return {
+        "usage": [url(usage, range=name) for name in ranges],
+        **{
+            f"usage 30d, {metric}": [url(usage, range="30d", metric=metric, group=group) for group in groups]
+            for metric in metrics
+        },
+        "usage 30d, filters": [url(usage, range="30d", **subject) for subject in subjects],
+        "usage 30d by the hour": (url(usage, range="30d", bucket="hour", group="model"),),
+        **{
+            f"usage changes {name}": [
+                url(changes, range=name, metric=metric) for metric in ("requests", "cost", "errors", "tokens_in")
+            ]
+            for name in ranges
+        },
+        "usage changes 30d, filters": [url(changes, range="30d", metric="cost", **subject) for subject in subjects],
+        **{
+            f"usage pivot {rows} by {columns}": [
+                url(pivot, range=name, rows=rows, columns=columns, metric=metric)
+                for name in ("yesterday", "30d")
+                for metric in ("requests", "cost")
+            ]
+            for rows, columns in (
+                ("team", "model"), ("key", "model"), ("team", "mode"), ("status", "model"),
+                ("user", "model"), ("tool", "team"), ("tag", "model"),
+            )
+        },
+    }  # fmt: skip
+
+
+def _overviews(known: Known) -> dict[str, Sequence[str]]:
+    return {
+        "home": ("/admin/",),
+        "home 7d": ("/admin/?span=7d",),
+        "home 30d": ("/admin/?span=30d",),
+        "running jobs": ("/admin/live/",),
+        "running jobs, rows": ("/admin/live/rows/",),
+        "first steps": ("/admin/first-steps/",),
+        "budgets": ("/admin/budgets/",),
+        "model routes": ("/admin/routes/",),
+        "limits of a team": [f"/admin/limits/{team}/" for team in (known.big_team, known.small_team)],
+        "a team": [f"/admin/tenants/team/{team}/change/" for team in (known.big_team, known.small_team)],
+        "API keys": ("/admin/tenants/apikey/",),
+        "API keys of a team": (f"/admin/tenants/apikey/?team__id__exact={known.big_team}",),
+        "an API key": [f"/admin/tenants/apikey/{key}/change/" for key in (known.busy_key, known.idle_key)],
+        "quick search": [
+            url("/admin/search/", s=words) for words in ("team", "parcel", known.response, known.conversation)
+        ],
+    }

@@ -2,8 +2,8 @@
 
 All values of a response are computed from its number, so the tables can be filled independently and at the same time.
 Each response has a row, two items on each side with their places, a turn and a row of the ledger. Some responses have
-tool calls or a conversation. Indexes of constraints exist from the start, other indexes are created at the end. Foreign
-keys are correct but not checked.
+tool calls or a conversation; `activity` has the other tables. Indexes of constraints exist from the start, other
+indexes are created at the end. Foreign keys are correct but not checked.
 """
 
 import json
@@ -57,7 +57,8 @@ _MESSAGE = (
     """('{"id":"msg_' || lpad(to_hex(i * 4 + %s), 36, '0') || '","type":"message","role":"%s","status":"completed","""
     """"content":[{"type":"%s","text":"Where is the parcel ' || i || ', and when will it be here? %s"}]}')::jsonb"""
 )
-_PADDING = "It was sent on Monday and has not moved since. " * 3
+PADDING = "It was sent on Monday and has not moved since. " * 3
+"""Text of usual length for messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,8 +170,8 @@ _PARAMETERS = {
 }
 _TOOL = "CASE WHEN u5 < 0.0005 THEN 14 ELSE (13 * u5 * u5)::int END"
 _FRAME = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":0}\n\n'
-_QUESTION = _MESSAGE % (0, "user", "input_text", _PADDING)
-_ANSWER = _MESSAGE % (2, "assistant", "output_text", _PADDING * 2)
+_QUESTION = _MESSAGE % (0, "user", "input_text", PADDING)
+_ANSWER = _MESSAGE % (2, "assistant", "output_text", PADDING * 2)
 _ITEM = {
     "key": _uuid("part"),
     "team_id": "team_id",
@@ -290,6 +291,7 @@ _EVENTS = {
 
 def _groups() -> list[list[Table]]:
     """Return the tables in groups for `load`."""
+    from benchmarks.console import activity
     from conversations.models import Conversation, Item, Placement
     from responses.models import EventBatch, Response, ToolCall, Turn
     from tenants.models import AuditEvent, UsageRecord
@@ -307,5 +309,6 @@ def _groups() -> list[list[Table]]:
             Table(model=AuditEvent, columns=_AUDIT, source="seed WHERE i % 20 = 0"),
             Table(model=Conversation, columns=_CONVERSATION, source="seed WHERE i % 50 = 0"),
             Table(model=EventBatch, columns=_EVENTS, source="seed WHERE i > (SELECT max(i) - 2000 FROM seed)"),
+            *activity.tables(),
         ],
     ]
