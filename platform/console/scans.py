@@ -157,7 +157,44 @@ class UncountedPaginator(InfinitePaginator):
     template_name = "console/pagination.html"
 
 
-class ScannedChangeList(ChangeList):
+class BoundedChangeList(ChangeList):
+    """Base class: change list that searches the newest rows of its time range, with a link to the older ones.
+
+    One of the filters is a `TimeFilter`, which is `span`.
+    """
+
+    span: TimeFilter | None
+    scan_limit = f"{SCAN_LIMIT:,}"
+
+    @property
+    def stopped_at(self) -> datetime | None:
+        """Time of the oldest row that was searched if older ones were not, or None."""
+        raise NotImplementedError
+
+    @property
+    def has_next(self) -> bool:
+        """True if there are older matches among the rows that were searched."""
+        raise NotImplementedError
+
+    @property
+    def continue_url(self) -> str:
+        """Link that continues with older rows; empty if that is not needed."""
+        if self.stopped_at is None or self.span is None or self.span.since is None or self.has_next:
+            return ""
+        # The filter has a resolution of one second, so the second in which the search stopped is searched again.
+        return self.link(self.span.since, self.stopped_at + timedelta(seconds=1))
+
+    def link(self, since: datetime, until: datetime) -> str:
+        """Return a link to the list with the current filters and another time range."""
+        column = "created_at" if self.span is None else self.span.field_path
+        names = ("period", f"{column}_")
+        kept = {name: values for name, values in self.filter_params.items() if not name.startswith(names)}
+        for end, moment in (("from", since.astimezone(UTC)), ("to", until.astimezone(UTC))):
+            kept[f"{column}_{end}_0"], kept[f"{column}_{end}_1"] = f"{moment:%Y-%m-%d}", f"{moment:%H:%M:%S}"
+        return f"?{urlencode(kept, doseq=True)}"
+
+
+class ScannedChangeList(BoundedChangeList):
     """Change list that reads its rows by a bounded scan, and only when the rows of the page are used.
 
     One of the filters is a `TimeFilter` of `created_at`.
@@ -169,7 +206,6 @@ class ScannedChangeList(ChangeList):
     # Values of the filters that are set, by their parameters in the URL.
     active: dict[str, str]
     plan: ScanPlan
-    scan_limit = f"{SCAN_LIMIT:,}"
     # Django's templates read these attributes. A total is never counted, because that would read every row.
     show_full_result_count = can_show_all = show_admin_actions = False
     multi_page = True
@@ -230,19 +266,3 @@ class ScannedChangeList(ChangeList):
     def stopped_at(self) -> datetime | None:
         """Time of the oldest scanned row if the scan reached its limit."""
         return self._scanned[1]
-
-    @property
-    def continue_url(self) -> str:
-        """Link that continues the scan with older rows; empty if that is not needed."""
-        if self.stopped_at is None or self.span.since is None or self.has_next:
-            return ""
-        # The filter has a resolution of one second, so the second in which the scan stopped is scanned again.
-        return self.link(self.span.since, self.stopped_at + timedelta(seconds=1))
-
-    def link(self, since: datetime, until: datetime) -> str:
-        """Return a link to the list with the current filters and another time range."""
-        names = ("period", "created_at_")
-        kept = {name: values for name, values in self.filter_params.items() if not name.startswith(names)}
-        for end, moment in (("from", since.astimezone(UTC)), ("to", until.astimezone(UTC))):
-            kept[f"created_at_{end}_0"], kept[f"created_at_{end}_1"] = f"{moment:%Y-%m-%d}", f"{moment:%H:%M:%S}"
-        return f"?{urlencode(kept, doseq=True)}"

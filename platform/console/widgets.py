@@ -17,7 +17,7 @@ from django.contrib import admin
 from django.contrib.admin.options import IS_POPUP_VAR
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
-from django.db.models import Field, Model, Q, QuerySet
+from django.db.models import Field, Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
@@ -28,7 +28,6 @@ from django.utils.safestring import SafeString
 from django.utils.timesince import timesince
 from typing_extensions import override
 from unfold.admin import ModelAdmin
-from unfold.paginator import InfinitePaginator
 
 from console.active_filters import active_filters
 from console.scripts import FORM_SCRIPTS, filter_media
@@ -451,50 +450,6 @@ class ConsoleAdmin(ModelAdmin):
     def page_of(self, row: Model) -> str:
         """Return the URL of the page of an object."""
         return reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_change", args=[row.pk])
-
-
-class LogAdmin(ConsoleAdmin):
-    """Read-only list of an append-only table, newest first, bounded by a `TimeFilter` unless the table is small."""
-
-    ordering: Sequence[str] = ("-created_at", "-id")
-    # Sorting by other columns would need an index for each of them.
-    sortable_by = ()
-    list_per_page = 50
-    list_fullwidth = True
-    list_filter_submit = True
-    # Tables of millions of rows: counting them, for the list or for facets, would take longer than showing a page.
-    paginator = InfinitePaginator
-    show_full_result_count = False
-    list_before_template = "console/periods.html"
-
-    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def search_condition(self, request: HttpRequest, term: str) -> Q:
-        """Return the condition for the rows that a search finds: by default the row with this id."""
-        return Q(pk=term)
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
-        # Exact ids only: a search for parts would read the whole table. PostgreSQL rejects NUL characters.
-        term = search_term.strip().replace("\x00", "")
-        is_search = bool(term and self.search_fields)
-        return (queryset.filter(self.search_condition(request, term)) if is_search else queryset), False
-
-    def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
-        changelist = super().get_changelist_instance(request)
-        span = next((spec for spec in changelist.filter_specs if isinstance(spec, TimeFilter)), None)
-        if span is not None:
-            changelist.span = span
-            changelist.periods = span.links(changelist)
-        return changelist  # type: ignore[no-any-return]  # Unfold has no types
 
 
 def tone(tones: Mapping[str, str], value: str) -> SafeString:

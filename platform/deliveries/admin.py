@@ -16,8 +16,9 @@ from django.utils.safestring import SafeString
 from typing_extensions import override
 
 from console.filters import ChoicesFilter, RelatedFilter, exact
+from console.logs import LogAdmin
 from console.tables import Column, Table
-from console.widgets import LogAdmin, TimeFilter, column, duration, time_column, tone, two_lines
+from console.widgets import TimeFilter, column, duration, time_column, tone, two_lines
 from deliveries.notifications import choices_of, set_choice
 from deliveries.outbox import queue
 from tenants.console.audited_admin import audit_row

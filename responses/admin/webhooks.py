@@ -24,8 +24,8 @@ from unfold.widgets import (
 )
 
 from console.filters import ChoicesFilter, RelatedFilter, exact
+from console.logs import LogAdmin
 from console.widgets import (
-    LogAdmin,
     TimeFilter,
     badge,
     changelist_url,

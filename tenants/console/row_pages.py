@@ -10,7 +10,7 @@ from django.http.response import HttpResponseBase
 from django.urls import URLPattern, path
 from typing_extensions import override
 
-from console.widgets import LogAdmin
+from console.logs import LogAdmin
 from tenants.console.permissions import TeamScoped
 from tenants.console.viewer import viewer_of
 

@@ -10,9 +10,9 @@ from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
-from console.filters import RelatedFilter, exact
+from console.filters import IndexHint, RelatedFilter, exact
+from console.logs import LogAdmin
 from console.widgets import (
-    LogAdmin,
     TimeFilter,
     badge,
     column,
@@ -46,7 +46,7 @@ class UsageAdmin(LogAdmin, TeamScoped):
         ("api_key", RelatedFilter),
         exact("model", "model"),
         exact("outcome", "outcome"),
-        exact("object_id", "response or completion ID"),
+        exact("object_id", "response or completion ID", hint=IndexHint(rank=0)),
     ]
     list_prefetch = ("team", "api_key")
     ordering = ["-occurred_at", "-id"]

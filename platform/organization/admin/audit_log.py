@@ -18,9 +18,9 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from typing_extensions import override
 
-from console.filters import ConditionFilter, RelatedFilter, choice_filter, exact
+from console.filters import ConditionFilter, IndexHint, RelatedFilter, choice_filter, exact
+from console.logs import LogAdmin
 from console.widgets import (
-    LogAdmin,
     TimeFilter,
     badge,
     column,
@@ -106,7 +106,7 @@ class AuditAdmin(LogAdmin, TeamScoped):
         choice_filter("area", "area", _AREAS, lambda area: Q(action__startswith=area)),
         exact("action", "action"),
         exact("actor", "actor"),
-        exact("target", "target"),
+        exact("target", "target", hint=IndexHint(rank=0)),
         exact("address", "IP address"),
         exact("request_id", "request ID"),
     ]

@@ -12,7 +12,8 @@ from typing_extensions import override
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from console.filters import RelatedFilter, exact
-from console.widgets import LogAdmin, TimeFilter, column, copyable, time_column, tone, two_lines
+from console.logs import LogAdmin
+from console.widgets import TimeFilter, column, copyable, time_column, tone, two_lines
 from core import egress
 from core.errors import EgressRefused
 from tenants.console.audited_admin import AuditedAdmin

@@ -20,9 +20,9 @@ from console.filters import (
     SingleChoiceFilter,
     exact,
 )
+from console.logs import LogAdmin
 from console.tables import Column, Table
 from console.widgets import (
-    LogAdmin,
     TimeFilter,
     badge,
     column,

@@ -20,10 +20,10 @@ from typing_extensions import override
 from billing.admin.usage import links
 from console import charts
 from console.charts import ChartPoint, Series
-from console.filters import RelatedFilter, exact, text_filter
+from console.filters import IndexHint, RelatedFilter, TextConditionFilter, exact, text_filter
+from console.logs import LogAdmin
 from console.widgets import (
     SHOWN_CHARACTERS,
-    LogAdmin,
     Shown,
     TimeFilter,
     badge,
@@ -84,6 +84,21 @@ def _lasted(milliseconds: str) -> Q | None:
     return Q(ended_at__gte=least) & ~Q(status__in=NOT_TIMED)
 
 
+class KindFilter(TextConditionFilter):
+    """Calls of tools of a kind."""
+
+    title, parameter_name = "kind", "kind"
+
+    @override
+    def condition_for(self, value: str) -> Q:
+        return Q(kind=value)
+
+    @override
+    def hint(self) -> IndexHint | None:
+        # The index leaves out the calls of client tools, which are frequent.
+        return None if self.text == "function" else IndexHint(rank=0)
+
+
 def _bytes(field: str) -> Func:
     # PostgreSQL reads the length from the header of a value, without fetching a text that is stored out of line.
     return Func(F(field), function="octet_length", output_field=IntegerField())
@@ -100,8 +115,8 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
     list_filter = [
         ("started_at", TimeFilter),
         ("team", RelatedFilter),
-        exact("name", "tool"),
-        exact("kind", "kind"),
+        exact("name", "tool", hint=IndexHint(rank=0)),
+        KindFilter,
         exact("status", "status"),
         text_filter("min_ms", "minimum duration (ms)", _lasted),
     ]
