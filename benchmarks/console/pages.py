@@ -199,7 +199,7 @@ def _lists(known: Known) -> dict[str, Sequence[str]]:
         "export of responses": [
             url(f"{LIST}export/", period=period, **query)
             for period in ("24h", "30d")
-            for query in ({}, {"model": "none"})
+            for query in ({"error_code": RARE_ERROR}, {"model": "none"})
         ],
         "export of the audit log": [
             url("/admin/tenants/auditevent/export/", period="30d", format=kind) for kind in ("csv", "jsonl")
