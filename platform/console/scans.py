@@ -56,7 +56,7 @@ WHERE matches OR place = %s
 ORDER BY created_at DESC, id DESC
 LIMIT %s
 """
-_COUNT_BY_TEAM = "SELECT team_id, count(*) FROM ({rows}) AS scanned WHERE matches GROUP BY team_id"
+_COUNT_BY_TEAM = "SELECT team_id, count(*) FILTER (WHERE matches), count(*) FROM ({rows}) AS scanned GROUP BY team_id"
 Position = tuple[datetime, str]
 """Time and id of a row: the place in the order of a list."""
 
@@ -76,14 +76,13 @@ class ScanPlan:
         self,
         statement: str,
         *before: Any,
-        max_rows: int | None = SCAN_LIMIT,
+        max_rows: int = SCAN_LIMIT,
         after: Sequence[Any] = (),
         columns: Sequence[str] = (),
     ) -> list[Any]:
         """Execute a statement over `{rows}`: the newest `max_rows` rows in order, with a boolean column `matches`.
 
-        Without `max_rows`, over all rows, which only exports may read. `before` and `after` are its parameters;
-        `columns` are the columns that it reads besides id and `created_at`.
+        `before` and `after` are its parameters; `columns` are the columns that it reads besides id and `created_at`.
         """
         condition = self.condition
         matches = Value(value=True) if condition is None else ExpressionWrapper(condition, BooleanField())
@@ -123,9 +122,13 @@ class ScanPlan:
         has_more = bool(rows) and (len(rows) == limit or rows[-1][3] == SCAN_LIMIT)
         return [row[0] for row in rows if row[1]], (rows[-1][2], rows[-1][0]) if has_more else None
 
-    def count_by_team(self) -> dict[str, int]:
-        """Return the number of matching rows of each team. Reads every row of the lookup, so it is not for pages."""
-        return dict(self.rows(_COUNT_BY_TEAM, max_rows=None, columns=["team_id"]))
+    def count_by_team(self) -> tuple[dict[str, int], bool]:
+        """Return the number of matching rows of each team among the newest `SCAN_LIMIT` rows.
+
+        Also return whether these are all rows.
+        """
+        rows = self.rows(_COUNT_BY_TEAM, columns=["team_id"])
+        return {team: matches for team, matches, _ in rows if matches}, sum(row[2] for row in rows) < SCAN_LIMIT
 
 
 def plan_scan(

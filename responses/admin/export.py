@@ -1,6 +1,6 @@
 """Export of responses with their input and output, as JSON Lines."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -35,25 +35,32 @@ _EXPORTED_COLUMNS = (
 def export_responses(request: HttpRequest, plan: ScanPlan) -> StreamingHttpResponse:
     """Stream all responses of a list that the user may export as JSON Lines, newest first.
 
-    The audit log records the number of exported responses for each team.
+    The audit log records the export for each team before its first response is sent, with the number of responses if
+    they could be counted quickly.
     """
     viewer, started = viewer_of(request), now()
     teams = viewer.team_ids(EXPORTERS)
     # Responses that are created during the export are not part of it, so that it ends and has the recorded number.
     rows = plan.indexed.filter(created_at__lt=started)
     plan = replace(plan, indexed=rows if teams is None else rows.filter(team_id__in=teams))
-    counts = plan.count_by_team()
-    for team_id, count in sorted(counts.items()):
-        after = {"rows": count, "filters": request.GET.urlencode()[:1000]}
-        audit_row(
-            viewer,
-            Team(pk=team_id),
-            "exported",
-            action="responses.exported",
-            after=after,
-            target="responses",
-        )
-    audit_team_reads(viewer, {team_id for team_id in counts if viewer.may_read(team_id)})
+    filters = request.GET.urlencode()[:1000]
+
+    def record(counts: Mapping[str, int | str]) -> None:
+        for team_id, count in sorted(counts.items()):
+            after = {"rows": count, "filters": filters}
+            audit_row(
+                viewer,
+                Team(pk=team_id),
+                "exported",
+                action="responses.exported",
+                after=after,
+                target="responses",
+            )
+        audit_team_reads(viewer, {team_id for team_id in counts if viewer.may_read(team_id)})
+
+    counts, is_complete = plan.count_by_team()
+    record({team_id: count if is_complete else f"{count} or more" for team_id, count in counts.items()})
+    recorded = set(counts)
 
     # The body is streamed after the transaction of the request has ended, so each part opens the scope again.
     def read_ids(start: Position) -> tuple[list[str], Position | None]:
@@ -63,6 +70,10 @@ def export_responses(request: HttpRequest, plan: ScanPlan) -> StreamingHttpRespo
     def read_batch(batch: Sequence[str]) -> bytes:
         with scope.team(*viewer.visible_teams):
             found = {row.pk: row for row in Response.objects.filter(pk__in=batch)}
+            # Teams whose newest response is older than the responses that were counted.
+            new = {row.team_id for row in found.values()} - recorded
+            record(dict.fromkeys(new, "not counted"))
+            recorded.update(new)
             readable = [row for row in found.values() if row.stored and viewer.may_read(row.team_id)]
             inputs, outputs = _inputs([row.pk for row in readable]), selectors.outputs(readable)
         lines = []
