@@ -18,7 +18,8 @@ from responses.rollups import queries
 from responses.rollups.queries import RollupQuery
 from responses.rollups.sources import CALLS, RESPONSES, RollupSource
 
-MAX_ROWS = 200_000
+# More take longer than a page may.
+MAX_ROWS = 50_000
 TOP_ROWS, TOP_COLUMNS = 30, 10
 _MAX_TAG = 64
 _OTHER = "\0rest"
@@ -272,11 +273,15 @@ def _counted(query: PivotQuery, teams: Sequence[str] | None) -> tuple[_Cells, bo
         conditions += f" AND {FILTERS[name]} = %(filter_{name})s"
         values[f"filter_{name}"] = value
     sums = ", ".join(f"{expressions[name]} AS {name}" for name in names)
-    tools = "JOIN responses_toolcall AS tool ON tool.response_id = response.id" if has_tools else ""
+    # OFFSET 0 makes PostgreSQL look up the calls of each response. A join would read the calls of all responses.
+    calls = "SELECT * FROM responses_toolcall AS call WHERE call.response_id = response.id OFFSET 0"
+    tools = f"CROSS JOIN LATERAL ({calls}) AS tool" if has_tools else ""
+    # Only these columns: with the requests, the rows would be written to a temporary file of hundreds of megabytes.
+    columns = ", ".join([*RESPONSES.columns, "end_user", "metadata"])
     # Every group also contains the number of rows that were read. A second statement for it could see other rows.
     sql = f"""
 WITH response AS MATERIALIZED (
-    SELECT * FROM responses_response WHERE {conditions} ORDER BY created_at DESC LIMIT %(most)s
+    SELECT {columns} FROM responses_response WHERE {conditions} ORDER BY created_at DESC LIMIT %(most)s
 )
 SELECT coalesce({query.rows.sql}, ''), coalesce({query.columns.sql}, ''), (SELECT count(*) FROM response), {sums}
 FROM response {tools}
