@@ -50,6 +50,7 @@ class LogChangeList(BoundedChangeList):
         return rows if self.stopped_at is None else rows.filter(**{f"{time}__gte": self.stopped_at})
 
     @property
+    @override
     def has_next(self) -> bool:
         """True if the page is full."""
         return len(self.result_list) >= self.list_per_page

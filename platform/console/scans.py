@@ -261,11 +261,13 @@ class ScannedChangeList(BoundedChangeList):
     full_result_count = result_count
 
     @property
+    @override
     def has_next(self) -> bool:
         """True if there are older matches within the scan limit."""
         return bool(self._scanned[0][self.page_num * self.list_per_page :])
 
     @property
+    @override
     def stopped_at(self) -> datetime | None:
         """Time of the oldest scanned row if the scan reached its limit."""
         return self._scanned[1]

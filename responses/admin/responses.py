@@ -309,6 +309,7 @@ class ResponseAdmin(ChosenColumns, ResponseActions, RowPages):
 
     # -- the list ------------------------------------------------------------------------------------------------------
 
+    @override
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ScannedChangeList]:
         return ScannedChangeList
 
