@@ -9,7 +9,7 @@ it executes more than 40 queries.
 import os
 import random
 import time
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,6 @@ from pathlib import Path
 import django
 import psycopg
 
-from benchmarks import published
 from benchmarks.console import population
 from benchmarks.console.api import lists_of_a_team, lists_of_the_organization
 from benchmarks.console.known import known_rows
@@ -25,7 +24,6 @@ from benchmarks.console.measurement import Browser, Subject, Timed
 from benchmarks.console.organization import create_keys, create_organization, seeded_subject, sign_in
 from benchmarks.console.pages import pages
 from benchmarks.console.routes import paths_of_routes
-from benchmarks.report import Floor
 from benchmarks.stack import POSTGRES_SETTINGS, manage, running_servers, tell
 
 MOST_MS, MOST_QUERIES = 300.0, 40
@@ -59,7 +57,8 @@ class Visitor:
 
 def main(arguments: Sequence[str], *, directory: Path) -> int:
     """Measure and print the table. With `--check`, return 1 if a page exceeds its limits."""
-    parser = published.parser("admin", description=None)
+    parser = ArgumentParser(prog="python -m benchmarks admin", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a page exceeds its limits")
     parser.add_argument("--responses", type=int, default=5_000_000, help="number of responses")
     parser.add_argument(
         "--brief", action="store_true", help="for tests: a sample of the pages, 30 days only, fastest below 450 ms"
@@ -75,7 +74,9 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
         visitors = prepare(servers.admin, environment=servers.environment)
         subject = Subject(web=servers.start_web(), admin=servers.admin)
         timed = list(measure(subject, visitors, options))
-    return conclude(timed, options)
+    limits = Limits(most_ms=MOST_MS_OF_A_SAMPLE, by_fastest=True) if options.brief else Limits()
+    print(limits.text(timed))
+    return 1 if options.check and not all(limits.holds(measured) for measured in timed) else 0
 
 
 def prepare(admin: str, *, environment: Mapping[str, str]) -> list[Visitor]:
@@ -120,18 +121,6 @@ def measure(subject: Subject, visitors: Sequence[Visitor], options: Namespace) -
                 yield timed
 
 
-def conclude(timed: Sequence[Timed], options: Namespace) -> int:
-    """Print the table, publish it if the options say so, and return the exit status."""
-    limits = Limits(most_ms=MOST_MS_OF_A_SAMPLE, by_fastest=True) if options.brief else Limits()
-    print(limits.text(timed))
-    content = {
-        **published.conditions(),
-        "responses": options.responses,
-        "pages": [measured.figures() for measured in worst_of_each(timed)],
-    }
-    return published.conclude("admin", options, content=content, floors=limits.floors(timed))
-
-
 def worst_of_each(timed: Sequence[Timed]) -> list[Timed]:
     """Return each page with its slowest user."""
     worst: dict[str, Timed] = {}
@@ -151,11 +140,6 @@ class Limits:
     def holds(self, timed: Timed) -> bool:
         """Return whether a page is within its limits."""
         return (timed.fastest if self.by_fastest else timed.p95) <= self.most_ms and timed.queries <= MOST_QUERIES
-
-    def floors(self, timed: Sequence[Timed]) -> list[Floor]:
-        """Return the limit of all pages."""
-        missed = sum(not self.holds(measured) for measured in timed)
-        return [Floor(name=f"pages above {self.most_ms:g} ms or {MOST_QUERIES} SQL", figure=missed, limit=0)]
 
     def text(self, timed: Sequence[Timed]) -> str:
         """Return the table: each page with the slowest user, and exceeded limits."""

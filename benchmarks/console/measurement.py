@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
-from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.load import Target, cpu_seconds
@@ -17,6 +16,8 @@ WARM = 20
 """Warm requests of a page."""
 EXPORT = "/export/"
 """Part of the paths of files that contain all rows of a list."""
+# Pages of other users, and actions that only a form posts.
+_NO_PAGES = {http.client.FORBIDDEN, http.client.NOT_FOUND, http.client.METHOD_NOT_ALLOWED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,19 +51,6 @@ class Timed:
     def slowest(self) -> float:
         """The slowest of the warm requests."""
         return max(self.warm_ms)
-
-    def figures(self) -> dict[str, Any]:
-        """Return the figures to publish."""
-        return {
-            "page": self.page,
-            "who": self.who,
-            "p50_ms": round(self.typical, 1),
-            "p95_ms": round(self.p95, 1),
-            "worst_ms": round(self.slowest, 1),
-            "cold_ms": round(self.first_ms, 1),
-            "cpu_ms": round(self.cpu_ms, 1),
-            "queries": self.queries,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +89,11 @@ class Browser:
         return answer.status, 1000 * (time.perf_counter() - began)
 
     def time(self, name: str, paths: Sequence[str]) -> Timed | None:
-        """Measure a page at each of its paths. Return None if the user cannot access it."""
+        """Measure a page at each of its paths. Return None if the user cannot access it with GET."""
         first: list[float] = []
         for path in paths:
             status, elapsed = self.get(path)
-            if status in {http.client.FORBIDDEN, http.client.NOT_FOUND}:
+            if status in _NO_PAGES:
                 return None
             if status not in {http.client.OK, http.client.FOUND}:
                 raise RuntimeError(f"{name} ({path}) was answered {status} to {self.who}")

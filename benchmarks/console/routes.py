@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 NOT_MEASURED: Mapping[str, str] = {
     "admin:search": "the theme's search; the console's own has the same address",
     "admin:login": "signed-in users are sent to the home page",
+    "console:file_content": "the test data has no contents of files",
     "admin:view_on_site": "a redirect that only pages with a public counterpart use",
 }
 """Routes that are no pages, with the reason."""
