@@ -83,8 +83,8 @@ _COMPLETION = {
     "model": "model",
     "metadata": """'{"shop": "s1"}'::jsonb""",
     "messages": """'[{"role": "user", "content": "Where is the parcel?"}]'::jsonb""",
-    "body": '\'{"object": "chat.completion", "choices": [{"index": 0, "message": {"role": "assistant", '
-    f'"content": "{PADDING}"}}, "finish_reason": "stop"}}]}}\'::jsonb',
+    "body": '(\'{"id": "chatcmpl-\' || substr(id, 6) || \'", "object": "chat.completion", "choices": [{"index": 0, '
+    f'"message": {{"role": "assistant", "content": "{PADDING}"}}, "finish_reason": "stop"}}]}}\')::jsonb',
     "request_id": "replace(id, 'resp_', 'req_')",
 }
 _FILE = {
