@@ -85,6 +85,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django.contrib.postgres",
     "django.contrib.humanize",
+    "django.forms",
     "allauth",
     "allauth.account",
     "allauth.mfa",
@@ -144,6 +145,8 @@ _TEMPLATE_LOADERS = [
     "server.assets.compact_templates.FilesystemLoader",
     "server.assets.compact_templates.AppDirectoriesLoader",
 ]
+# Forms use the same templates as pages, so that ours replace those of Unfold's fields.
+FORM_RENDERER = "django.forms.renderers.TemplatesSetting"
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",

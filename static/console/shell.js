@@ -43,8 +43,18 @@
         delete filters.dataset.scripts;
     };
 
+    /* Few pages show JSON, so the others do not load its viewer. */
+    const viewer = document.currentScript?.dataset.jsonViewer;
+    const loadViewer = () => {
+        if (loadViewer.isDone || !document.querySelector('[data-json], [data-json-open], [data-json-load]')) return;
+        loadViewer.isDone = true;
+        document.head.append(Object.assign(document.createElement('script'), { src: viewer }));
+    };
+    document.addEventListener('DOMContentLoaded', loadViewer);
+    document.addEventListener('htmx:afterSettle', loadViewer);
+
     const place = (menu) => {
-        const button = document.querySelector(`[popovertarget="${CSS.escape(menu.id)}"]`).getBoundingClientRect();
+        const button = menu.previousElementSibling.getBoundingClientRect();
         const box = menu.getBoundingClientRect();
         const below = button.bottom + 4;
         const top = below + box.height > innerHeight ? button.top - box.height - 4 : below;
@@ -52,6 +62,10 @@
         menu.style.left = `${Math.max(4, button.right - box.width)}px`;
     };
 
+    // Rows that are added to a form get new ids, so their buttons do not name the menu by its id.
+    document.addEventListener('focusin', ({ target }) => {
+        if (target.matches('.c-related')) target.popoverTargetElement = target.nextElementSibling;
+    });
     // `toggle` does not bubble.
     document.addEventListener('toggle', (event) => {
         if (event.target.id === 'changelist-filter' && event.target.open) loadFilters(event.target);

@@ -22,6 +22,7 @@ DERIVED = [
     "admin/change_list_results.html",
     "unfold/helpers/command.html",
     "unfold/helpers/edit_inline/tabular_heading.html",
+    "unfold/helpers/fieldsets_tabs.html",
     "unfold/helpers/header.html",
     "unfold/helpers/navigation.html",
     "unfold/helpers/navigation_header.html",
@@ -29,7 +30,6 @@ DERIVED = [
     "unfold/helpers/search.html",
     "unfold/helpers/tab_items.html",
     "unfold/helpers/welcomemsg.html",
-    "unfold/layouts/base_simple.html",
     "unfold/layouts/skeleton.html",
     "unfold/layouts/unauthenticated.html",
 ]

@@ -77,7 +77,9 @@ _UNFOLD = "unfold/js"
 # Scripts of single pages, which their templates load.
 _PAGE_SCRIPTS = {
     "playground.js": ("playground_lane.js", "playground.js"),
-    "response.js": ("follow.js", "replay.js"),
+    "response.js": ("trace.js", "follow.js", "replay.js"),
+    # Pages load it when they show JSON.
+    "json_viewer.js": ("json_viewer.js",),
     "live.js": ("live.js",),
     "routes.js": ("routes.js",),
     "connect.js": ("connect.js",),
@@ -85,14 +87,17 @@ _PAGE_SCRIPTS = {
 # Scripts of Django's and Unfold's widgets. All forms load the same ones.
 FORM_SCRIPTS = (
     "admin/js/vendor/jquery/jquery.min.js",
-    "admin/js/vendor/select2/select2.full.min.js",
-    # Before the next file, which removes the global name of jQuery.
-    "admin/js/vendor/select2/i18n/en.js",
     "admin/js/jquery.init.js",
     "admin/js/core.js",
     "admin/js/admin/RelatedObjectLookups.js",
     "admin/js/calendar.js",
     "admin/js/admin/DateTimeShortcuts.js",
+)
+# Select2, which forms load with their first field that searches: a third of their scripts (`search_fields.js`).
+SEARCH_SCRIPTS = (
+    "admin/js/vendor/select2/select2.full.min.js",
+    "admin/js/vendor/select2/i18n/en.js",
+    "admin/js/autocomplete.js",
     "unfold/js/select2.init.js",
 )
 _OUR_FILES = Path(__file__).resolve().parent.parent.parent.parent / "static" / "console"
@@ -113,18 +118,18 @@ def _bundles() -> dict[str, tuple[str, ...]]:
             *_ours("css"),
             "unfold/css/styles.css",
         ),
-        # Without Chart.js, SimpleBar and the sorting of Alpine: no page uses them. Alpine comes last, because it starts
-        # with the components that the others have registered.
+        # Without Chart.js, SimpleBar, and Alpine's sorting and anchors: no page uses them. Alpine comes last, as it
+        # starts with the components that the others have registered.
         "console.js": (
             f"{_UNFOLD}/htmx/htmx.js",
             *_ours("js"),
             f"{_UNFOLD}/app.js",
-            f"{_UNFOLD}/alpine/alpine.anchor.js",
             f"{_UNFOLD}/alpine/alpine.persist.js",
             f"{_UNFOLD}/alpine/alpine.resize.js",
             "alpine/alpine.csp.js",
         ),
         "forms.js": FORM_SCRIPTS,
+        "select2.js": SEARCH_SCRIPTS,
         **{name: tuple(f"console/{file}" for file in names) for name, names in _PAGE_SCRIPTS.items()},
     }
 

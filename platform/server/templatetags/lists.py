@@ -5,13 +5,13 @@ import re
 from django import forms, template
 from django.templatetags.static import static
 from django.urls import reverse
-from django.utils.html import format_html_join
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.text import capfirst
 from unfold.templatetags.unfold_list import ROW_CLASSES
 
 from console.active_filters import filter_label
-from server.assets.bundles import FORM_SCRIPTS, bundle_named
+from server.assets.bundles import FORM_SCRIPTS, SEARCH_SCRIPTS, bundle_named
 
 register = template.Library()
 register.filter("filter_label", filter_label)
@@ -36,11 +36,16 @@ def script_urls(media: forms.Media) -> str:
 
 @register.filter
 def form_scripts(media: forms.Media) -> SafeString:
-    """Return the elements of a form's scripts, with one element for those of the bundle."""
-    bundled = {static(name) for name in FORM_SCRIPTS}
+    """Return the elements of a form's scripts, with one element for those of the bundle.
+
+    If the form has fields that search, an attribute has the URL of their scripts.
+    """
+    bundled, search = ({static(name) for name in names} for names in (FORM_SCRIPTS, SEARCH_SCRIPTS))
     urls = _SOURCE.findall("".join(media.render_js()))
-    kept = [bundle_named("forms.js").path, *(url for url in urls if url not in bundled)]
-    return format_html_join("", '<script src="{}"></script>', ((url,) for url in kept))
+    later = format_html(' data-search-fields="{}"', bundle_named("select2.js").path) if search & {*urls} else ""
+    first = format_html('<script src="{}"{}></script>', bundle_named("forms.js").path, later)
+    others = format_html_join("", '<script src="{}"></script>', ((url,) for url in urls if url not in bundled | search))
+    return first + others
 
 
 @register.filter

@@ -335,6 +335,6 @@
             if (show(element.textContent, element, element)) button.remove();
         }
     });
-    document.addEventListener('DOMContentLoaded', () => enhance(document));
+    enhance(document);
     document.addEventListener('htmx:afterSettle', (event) => enhance(event.target));
 })();
