@@ -28,7 +28,7 @@ from tenants.console.permissions import TeamScoped
 from tenants.console.tried_targets import tried_targets
 from tenants.console.viewer import viewer_of
 from tenants.models import OUTCOME_TONES, UsageRecord
-from tenants.prices import NO_PRICE, amount, label
+from tenants.prices import NO_PRICE, amount, label, rounded_amount
 
 
 @register(UsageRecord)
@@ -38,7 +38,7 @@ class UsageAdmin(LogAdmin, TeamScoped):
     empty_text = "Each call of a model writes a usage record with its tokens and its cost."
 
     list_display = [
-        "time", "team_name", "key", "subject", "served", "outcome_badge", "tokens_in", "tokens_out", "dollars", "took",
+        "time", "caller", "subject", "served", "outcome_badge", "tokens_in", "tokens_out", "spent", "took",
     ]  # fmt: skip
     list_filter = [
         ("occurred_at", TimeFilter),
@@ -64,7 +64,7 @@ class UsageAdmin(LogAdmin, TeamScoped):
         ("Cost", {"fields": ["dollars", "applied_prices"]}),
     ]
     time = time_column("Time", "occurred_at")
-    team_name = column("Team", lambda row: row.team.name)
+    caller = column("Team and key", lambda row: two_lines(row.team.name, key_cell(row.api_key)))
     key = column("Key", lambda row: key_cell(row.api_key))
     request_link = column("Request ID", lambda row: copyable(row.request_id) if row.request_id else "–")
     user = column("End user", lambda row: row.end_user or "–")
@@ -80,6 +80,7 @@ class UsageAdmin(LogAdmin, TeamScoped):
     reasoning = count_column("Reasoning", "reasoning_tokens")
     seconds = column("Seconds of audio", lambda row: f"{row.audio_seconds:,.3f}".rstrip("0").rstrip("."))
     spoken = count_column("Characters spoken", "characters")
+    spent = column("Cost", lambda row: _rounded(row.cost))
     dollars = column("Cost", lambda row: NO_PRICE if row.cost is None else amount(row.cost))
     audio = column("Audio tokens in and out", lambda row: f"{row.input_audio_tokens:,} / {row.output_audio_tokens:,}")
     images = column("Image tokens in and out", lambda row: f"{row.input_image_tokens:,} / {row.output_image_tokens:,}")
@@ -140,6 +141,13 @@ class UsageAdmin(LogAdmin, TeamScoped):
         hint = "The upstream reported no usage, or the process died during the call."
         estimate = badge("estimated", "warning", hint) if row.estimated else ""
         return format_html("{} {}", f"{row.input_tokens:,}", estimate)
+
+
+def _rounded(cost: Decimal | None) -> SafeString | str:
+    """Return a cost with two digits, as in the list of responses, with all digits in a tooltip."""
+    if cost is None:
+        return NO_PRICE
+    return format_html('<span title="{}">{}</span>', amount(cost), rounded_amount(cost))
 
 
 def _failover(row: UsageRecord) -> str:

@@ -19,12 +19,17 @@ _SOURCE = re.compile(r'(?:src|href)="([^"]+)"')
 # First letter of the label that stands before a cell on narrow screens.
 _LABEL = re.compile(r'(?<= data-label=")[a-z]')
 _CELL_CLASSES = " ".join(ROW_CLASSES)
+_TEXT_CELL = re.compile(r">([^<>]+)(?=</t[dh]>$)")
 
 
 @register.filter
 def short_cell(cell: SafeString) -> SafeString:
-    """Replace the 26 classes of a cell, which were half of a page, by the class `c-cell` of the same look."""
+    """Replace the 26 classes of a cell, which were half of a page, by the class `c-cell` of the same look.
+
+    Text gets an element of its own, because a cell of a table cannot limit its lines.
+    """
     short = cell.replace(_CELL_CLASSES, "c-cell")
+    short = _TEXT_CELL.sub(r'><span class="c-cut" dir="auto">\1</span>', short)
     return mark_safe(_LABEL.sub(lambda match: match[0].upper(), short, count=1))  # noqa: S308 - only the classes change
 
 
