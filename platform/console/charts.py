@@ -124,7 +124,7 @@ def stacked(
     With `has_round_top` the axis ends at a round number above the highest bar, otherwise at the top of this bar.
     """
     highest = max((sum(value or 0 for value in point.values) for point in points), default=0)
-    top = ceiling(highest) if has_round_top else highest
+    top = ceiling(highest, is_count=format_value is number) if has_round_top else highest
     marks = []
     for point in points:
         parts, y = [], 100.0
@@ -147,7 +147,8 @@ def lines(
     zone: str = "UTC",
 ) -> Chart:
     """Return a chart with a line for each series; None is a gap."""
-    top = ceiling(max((value or 0 for point in points for value in point.values), default=0))
+    highest = max((value or 0 for point in points for value in point.values), default=0)
+    top = ceiling(highest, is_count=format_value is number)
     marks = [
         [
             ChartMark(tone=quantity.tone, y=round(100 - 100 * value / top, 2))
@@ -171,13 +172,17 @@ def sparkline(values: Sequence[Value]) -> SafeString:
     return render_to_string("console/charts/spark.html", {"paths": paths})
 
 
-def ceiling(highest: float) -> float:
-    """Return a round number at or above the highest value, the top of the axis; 0 if there are no values."""
+def ceiling(highest: float, *, is_count: bool = False) -> float:
+    """Return a round number at or above the highest value, the top of the axis; 0 if there are no values.
+
+    The axis is also labelled at its middle, so for a count the number is even.
+    """
     if highest <= 0:
         return 0
     # The tolerance keeps sums of floats such as 0.30000000000000004 from raising the axis to the next step.
     unit: float = 10 ** floor(log10(highest))
-    return next(step * unit for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if step * unit >= highest * 0.9999)
+    tops = [step * unit for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if step * unit >= highest * 0.9999]
+    return next((top for top in tops if top % 2 == 0), tops[0]) if is_count and highest >= 1 else tops[0]
 
 
 def _paths(values: Sequence[Value], top: float) -> list[str]:
