@@ -6,6 +6,7 @@ Independent of models; each app's `admin` package builds its pages with them.
 
 import csv
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -40,12 +41,15 @@ SHOWN_CHARACTERS = 64 * 1024
 # -- text and numbers --------------------------------------------------------------------------------------------------
 
 
+_ACRONYM = re.compile(r"\b(?:api|id|json|mcp|url)\b")
+
+
 def state_words(state: str) -> str:
     """Return a status in the one spelling of all pages: `in_progress` as "In progress".
 
     Names with a dot, such as those of audit events, stay as they are.
     """
-    words = state.replace("_", " ")
+    words = _ACRONYM.sub(lambda match: match[0].upper(), state.replace("_", " "))
     return state if "." in state else words[:1].upper() + words[1:]
 
 

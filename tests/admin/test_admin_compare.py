@@ -89,7 +89,7 @@ def test_the_first_different_item_is_marked(lead: Client, pair: tuple[Response, 
     assert "<mark>Lisbon</mark>" in first
     assert "<mark>Berlin</mark>" in first
     assert "Changed" in first
-    assert "function call · look_up" in first
+    assert "Function call · look_up" in first
     assert page.count('id="first-difference"') == 1
     rest = page[page.index('id="difference-2"') :]
     assert "Only in A" in rest

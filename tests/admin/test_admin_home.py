@@ -51,7 +51,7 @@ def test_tiles_show_latency_percentiles(lead: Client, caller: Caller) -> None:
     for _ in range(20):
         add_response(caller, duration_ms=2000, first_token_ms=400)
     home = text(lead.get(HOME))
-    for name, low, high in (("Time to first token p50", 300, 430), ("Time to first token p95", 300, 430)):
+    for name, low, high in (("First token p50", 300, 430), ("First token p95", 300, 430)):
         assert low <= int(tile(home, name)[0].removesuffix(" ms")) <= high
     assert 1.7 <= float(tile(home, "Latency p95")[0].removesuffix(" s")) <= 2.4
 
@@ -121,7 +121,7 @@ def test_the_errors_tile_links_to_failed_responses(lead: Client, caller: Caller)
 def test_a_bar_of_the_chart_links_to_its_hour(lead: Client, caller: Caller) -> None:
     response = add_response(caller)
     old = add_response(caller, created_at=now() - timedelta(days=3))
-    urls = re.findall(r'<a href="([^"]*)" aria-label="[^"]* UTC: 1 completed"', text(lead.get(HOME)))
+    urls = re.findall(r'<a href="([^"]*)" aria-label="[^"]* UTC: 1 Completed"', text(lead.get(HOME)))
     listed = text(lead.get(urls[-1].replace("&amp;", "&")))
     assert response.pk in listed
     assert old.pk not in listed

@@ -50,7 +50,7 @@ def test_calls_of_all_kinds_are_listed(lead: Client, response: Response) -> None
     call_of(response, name="get_weather", kind="function", arguments='{"city": "Paris"}', output="sunny")
     call_of(response, name="docs__find", kind="mcp", call_id="call_2", status="failed", attempt=3)
     page = listed(lead)
-    for words in ("get_weather", "function", "docs__find", "mcp", "250 ms", "17 B", "5 B", "Failed", "attempt 3"):
+    for words in ("get_weather", "Function", "docs__find", "MCP", "250 ms", "17 B", "5 B", "Failed", "attempt 3"):
         assert words in page
     assert response.pk in page
 
@@ -90,7 +90,7 @@ def test_the_charts_count_by_tool(lead: Client, response: Response) -> None:
     for number in range(3):
         call_of(response, name="search", call_id=f"c{number}", status="failed" if number else "completed")
     page = text(lead.get(f"{CALLS}charts/"))
-    assert "1 not failed, 2 failed" in page
+    assert "1 Not failed, 2 Failed" in page
     assert "66.7 %" in page
     (url,) = re.findall(r'<a class="c-link" href="([^"]*)">search</a>', page)
     assert "search" in listed(

@@ -38,7 +38,7 @@ def totals(client: Client, **query: str) -> dict[str, str]:
 def test_responses_are_counted_by_status(lead: Client, caller: Caller) -> None:
     for status in (Status.COMPLETED, Status.COMPLETED, Status.FAILED):
         add_response(caller, status=status)
-    assert totals(lead, range="24h", group="status") == {"completed": "2", "failed": "1"}
+    assert totals(lead, range="24h", group="status") == {"Completed": "2", "Failed": "1"}
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_numbers_link_to_working_lists(lead: Client, caller: Caller) -> None:
     response = add_response(caller, status=Status.FAILED)
     good = add_response(caller)
     page = text(lead.get(USAGE, {"group": "status", "range": "24h"}))
-    (url,) = re.findall(r'<a class="c-link" href="([^"]*)">failed</a></td>', page)
+    (url,) = re.findall(r'<a class="c-link" href="([^"]*)">Failed</a></td>', page)
     listed = text(lead.get(url.replace("&amp;", "&")))
     assert response.pk in listed
     assert good.pk not in listed

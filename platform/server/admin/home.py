@@ -209,8 +209,8 @@ def _tiles(query: UsageQuery, parts: Sequence[dict[str, Any]], before: dict[str,
     return [
         count("Requests", "responses", "forum", listed),
         errors(),
-        percentile("Time to first token p50", "first_token", 0.5, "ttft50"),
-        percentile("Time to first token p95", "first_token", 0.95, "ttft95"),
+        percentile("First token p50", "first_token", 0.5, "ttft50"),
+        percentile("First token p95", "first_token", 0.95, "ttft95"),
         percentile("Latency p50", "duration", 0.5, "p50"),
         percentile("Latency p95", "duration", 0.95, "p95"),
         count("Input tokens", "input_tokens", "login", usage("tokens_in"), cached),
@@ -318,7 +318,7 @@ def _charts(
     values = [
         (part["input_tokens"] - part["cached_tokens"], part["cached_tokens"], part["output_tokens"]) for part in parts
     ]
-    series = [Series(name="input", tone="s0"), Series(name="cached", tone="s1"), Series(name="output", tone="s2")]
+    series = [Series(name="Input", tone="s0"), Series(name="Cached", tone="s1"), Series(name="Output", tone="s2")]
     tokens = charts.stacked(chart_points(query, buckets(query), values, suffix=" UTC"), series, title="Tokens")
     url = f"{reverse('console:usage')}{query.url(metric='tokens_in', group='model')}"
     limits = (

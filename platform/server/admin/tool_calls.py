@@ -32,6 +32,7 @@ from console.widgets import (
     copyable,
     duration,
     size,
+    state_words,
     time_column,
     tone,
     two_lines,
@@ -132,7 +133,7 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
         "error_preview": Substr("error", 1, _MAX_ERROR),
     }
     time = time_column("Time", "started_at")
-    tool = column("Tool", lambda call: two_lines(call.name, call.kind.replace("_", " ")))
+    tool = column("Tool", lambda call: two_lines(call.name, state_words(call.kind)))
     team_name = column("Team", lambda call: call.team.name)
     state = column(
         "Status",
@@ -221,7 +222,7 @@ class ToolCallAdmin(LogAdmin, TeamScoped):
             points.append(ChartPoint(values=counts, **point))
             p95_points.append(ChartPoint(values=(quantile(values["duration"], 0.95) if values else None,), **point))
             start += step
-        outcomes = [Series(name="not failed", tone="good"), Series(name="failed", tone="bad")]
+        outcomes = [Series(name="Not failed", tone="good"), Series(name="Failed", tone="bad")]
         p95 = [Series(name="p95", tone="s0")]
         context = {
             "calls": charts.stacked(points, outcomes, title="Tool calls"),

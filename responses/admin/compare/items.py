@@ -9,6 +9,7 @@ from typing import Any
 from django.db.models import F, IntegerField
 from django.db.models.expressions import Func
 
+from console.widgets import state_words
 from conversations.models import Placement, Section
 from responses.admin.compare.alignment import AlignedPair, Alignment, ComparedItem, align
 from responses.admin.compare.excerpts import Excerpt, beginning, differences
@@ -103,7 +104,7 @@ def _read(response: Response, section: Section, *, is_readable: bool) -> tuple[l
 
 
 def _compared(number: int, body: dict[str, Any], size: int, *, is_readable: bool) -> ComparedItem:
-    kind = " ".join(filter(None, (body["type"].replace("_", " "), body.get("role"))))
+    kind = " ".join(filter(None, (state_words(body["type"]), body.get("role"))))
     name = str(body.get("name") or body.get("server_label") or "")
     text = "\n".join(map(_text, parts_of(body))) if is_readable else ""
     return ComparedItem(number=number, kind=kind, name=name, text=text, size=size)

@@ -52,7 +52,7 @@ def summary(request: HttpRequest, viewer: Viewer, response: Response) -> HttpRes
             kind, author = body["type"], body.get("role") or body.get("name")
             # Calls and their outputs have no preview: show the beginning of the arguments or the output.
             text = without_markup(preview(body)) or str(body.get("arguments") or body.get("output") or "")[:120]
-            label = f"{kind.replace('_', ' ')} · {author}" if author else kind.replace("_", " ")
+            label = f"{state_words(kind)} · {author}" if author else state_words(kind)
             shown = text if is_readable or not text else HIDDEN
             found.append({"icon": _ICONS.get(kind, "data_object"), "kind": label, "text": shown})
         return found

@@ -201,7 +201,7 @@ def _spans(response: Response) -> list[TraceSpan]:
             )
         elif call.status not in {"asked", "approved", "denied"}:
             # A call that waits for approval takes no server time: it has an approval span.
-            note = f"{call.kind}, attempt {call.attempt}" if call.attempt > 1 else call.kind
+            note = f"{state_words(call.kind)}, attempt {call.attempt}" if call.attempt > 1 else state_words(call.kind)
             ended = waits_from.get((call.turn, call.call_id, call.attempt), call.ended_at)
             spans.append(TraceSpan(kind=SpanKind.TOOL, ended=ended, state=call.status, note=note, **common))
     work = [span for span in spans if span.kind in WORK]

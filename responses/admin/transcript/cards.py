@@ -12,7 +12,7 @@ from typing import Any
 
 from django.urls import reverse
 
-from console.widgets import badge, duration, size
+from console.widgets import badge, duration, size, state_words
 from responses.admin.transcript.parts import ItemPart, json_part, media_part, read_part
 from responses.models import ToolCall
 from responses.tools.card import Body, Card, Part, answer_card, call_card, json, lines, setting_card, text, tools
@@ -110,7 +110,7 @@ def read_card(body: Body, *, in_context: bool) -> ToolCard:
         note=card.note,
         server=card.server,
         id=body["id"],
-        type=body["type"].replace("_", " "),
+        type=state_words(body["type"]),
         call_id=str(body["id"]) if is_own_id else body.get("call_id") or body.get("approval_request_id") or "",
         status=body.get("status") or ("failed" if has_failed else ""),
         in_context=in_context,

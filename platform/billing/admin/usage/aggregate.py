@@ -8,6 +8,7 @@ from functools import reduce
 from typing import Any
 
 from billing.admin.usage.query import MetricKind, UsageQuery
+from console.widgets import state_words
 from core import periods
 from responses.rollups import queries
 from responses.rollups.queries import RollupQuery, RollupRow
@@ -148,13 +149,13 @@ def names_of(dimension: str, ids: Sequence[str]) -> dict[str, str]:
         case "upstream":
             return dict(Upstream.objects.filter(pk__in=ids).values_list("pk", "name"))
         case "status" | "mode":
-            return {value: value.replace("_", " ") for value in ids}
+            return {value: state_words(value) for value in ids}
     return {}
 
 
 def tool_name(kind: str, name: str) -> str:
     """Return the name of a tool, with its kind unless it is a function: built-in tools share names with functions."""
-    return name if kind == "function" else f"{name} ({kind.replace('_', ' ')})"
+    return name if kind == "function" else f"{name} ({state_words(kind)})"
 
 
 def _names(query: UsageQuery, keys: Sequence[Key]) -> dict[Key, str]:
