@@ -1,5 +1,5 @@
-/* Accessible names for controls that the theme leaves unnamed: the boxes of Select2, which hide the labelled select, and
-   fields of tabular forms, whose only label is the heading of their column. */
+/* Accessible names for controls that the theme leaves unnamed: the boxes of Select2, which hide the labelled select, the
+   popups that these open, and fields of tabular forms, whose only label is the heading of their column. */
 (() => {
     'use strict';
 
@@ -28,11 +28,29 @@
         }
     };
 
+    /* Select2 appends its popup to the page, without a name and without a reference from the box that opened it. */
+    const namePopup = (popup) => {
+        const box = document.querySelector('.select2-container--open .select2-selection');
+        const list = popup.querySelector('.select2-results__options');
+        if (!box || !list) return;
+        const title = box.getAttribute('aria-label') || 'Choices';
+        popup.id = `${list.id}-popup`;
+        popup.setAttribute('role', 'dialog');
+        popup.setAttribute('aria-label', title);
+        list.setAttribute('aria-label', title);
+        box.setAttribute('aria-haspopup', 'dialog');
+        box.setAttribute('aria-controls', popup.id);
+        popup.querySelector('.select2-search__field')?.setAttribute('aria-label', `Search ${title}`);
+    };
+
     // Select2 creates its boxes after the page has loaded, and users add rows to tabular forms.
     const watcher = new MutationObserver((changes) => {
         for (const change of changes) {
             for (const node of change.addedNodes) {
-                if (node.nodeType === 1 && node.matches('.select2-container, tr')) name(node.parentElement || node);
+                if (node.nodeType !== 1) continue;
+                if (node.matches('.select2-container, tr')) name(node.parentElement || node);
+                const popup = node.querySelector('.select2-dropdown');
+                if (popup) namePopup(popup);
             }
         }
     });

@@ -54,7 +54,7 @@
         block(index) {
             if (!this.blocks.has(index)) {
                 const section = document.createElement('section');
-                const heading = document.createElement('h3');
+                const heading = document.createElement('h2');
                 const title = document.createTextNode(`item ${index}`);
                 heading.append(title);
                 section.append(heading);
