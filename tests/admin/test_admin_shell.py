@@ -50,6 +50,11 @@ def test_the_group_of_the_open_page_is_open(admin: Client) -> None:
     assert 'aria-current="page" data-key="m"' in page
 
 
+@pytest.mark.parametrize(("path", "key"), [("/admin/compare/", "r"), ("/admin/limits/{team}/", "e")])
+def test_a_page_below_an_entry_marks_the_entry(admin: Client, caller: Caller, path: str, key: str) -> None:
+    assert f'aria-current="page" data-key="{key}"' in text(admin.get(path.format(team=caller.team.pk)))
+
+
 @pytest.mark.parametrize(
     ("path", "heading"),
     [
