@@ -139,8 +139,8 @@ def cost(response: Response) -> str:
 
 @display(description="Duration")
 def latency(response: Response) -> SafeString:
-    """Return the total duration with the time to first token (TTFT) below it."""
-    first = f"TTFT {duration(response.first_token_ms)}" if response.first_token_ms is not None else ""
+    """Return the total duration with the time to first token below it."""
+    first = f"first token {duration(response.first_token_ms)}" if response.first_token_ms is not None else ""
     return two_lines(duration(response.duration_ms), first)
 
 

@@ -132,6 +132,7 @@ def _chat(request: HttpRequest, viewer: Viewer, conversation: Conversation) -> d
                 "entry": entry,
                 "response": response,
                 "status": cells.status(response) if response else "",
+                "cost": cells.cost(response) if response else "",
                 "took": cells.latency(response) if response else "",
                 # The first item that was added without a response, after items of a response.
                 "starts_without_response": bool(last) > bool(owner),
