@@ -158,4 +158,8 @@ def without_markup(text: str) -> str:
     """Return a preview of Markdown, which may be cut anywhere, as plain text on one line."""
     text = _LINK.sub(r"\1", text)
     text = _EMPHASIS.sub(r"\2", _MARKUP.sub(" ", text) if "|" in text else _MARKUP.sub("", text))
-    return " ".join(text.split())
+    line = " ".join(text.split())
+    if not line.startswith("|"):
+        return line
+    # A table: rows are separated by semicolons, cells by commas.
+    return ", ".join(cell.strip() for cell in line.replace("| |", ";").strip("| ").split("|")).replace(" ;", ";")

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from console.markdown import MAX_CHARACTERS, host_of, render
+from console.markdown import MAX_CHARACTERS, host_of, render, without_markup
 from tests.support.sampling import rest_at_night
 
 # Markup that must not reach a page: scripts, styles, and everything that loads resources.
@@ -135,6 +135,19 @@ def test_common_markdown_is_rendered() -> None:
 def test_a_long_text_is_shown_as_plain_text() -> None:
     html = render("**x** <b>" + "a" * MAX_CHARACTERS)
     assert html.startswith('<p class="c-text">**x** &lt;b&gt;aaa')
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("| Plan | CPU |\n|------|----:|\n| Small | 2 |\n| Large | 16 |", "Plan, CPU; Small, 2; Large, 16"),
+        # A stored preview is one line, and may end anywhere.
+        ("| Plan | CPU | |---|---| | Small | 2 | | Lar", "Plan, CPU; Small, 2; Lar"),
+        ("Either a | b", "Either a | b"),
+    ],
+)
+def test_a_preview_shows_tables_as_text(text: str, shown: str) -> None:
+    assert without_markup(text) == shown
 
 
 @pytest.mark.parametrize(
