@@ -1,5 +1,8 @@
 """Layout at four widths: the columns of the response list, and pages with names as long as their columns allow."""
 
+import re
+from collections.abc import Iterator
+
 import pytest
 from django.db import models
 from playwright.sync_api import Browser, expect
@@ -8,10 +11,12 @@ from pytest_django import DjangoDbBlocker
 from conversations.models import Section
 from seeding.seed import Seeded, SeedOptions, seed
 from tenants import scope, services
+from tenants.models import Connector, Model, Upstream
 from tests.admin.crawling import TeamData
 from tests.admin.rows import add_call, add_items, add_response, assistant_message, function_call_item, user_message
 from tests.browser.chromium import CHROMIUM, INSTALL
 from tests.browser.test_every_page import pages, status_of
+from tests.browser.test_page_measures import CUT_LISTS, MAX_ROW, ROW_HEIGHTS
 from tests.browser.visiting import Visit, person, visiting
 from tests.support.api import Caller
 from tests.support.sampling import rest_at_night, sampled, sized
@@ -23,7 +28,9 @@ pytestmark = [
 ]
 WIDTHS = (380, 768, 1280, 1440)
 LIST = "/admin/responses/response/?period=30d"
-_NAMES = {"name", "model", "upstream_model", "end_user", "filename", "embedding_model", "description", "wire_name"}
+_NAMES = {
+    "name", "model", "upstream_model", "end_user", "filename", "embedding_model", "description", "wire_name", "url",
+}  # fmt: skip
 _UNBROKEN = "Unbroken" * 100
 
 
@@ -72,6 +79,51 @@ def test_long_names_do_not_break_a_page(browser: Browser, web: WebProcess, named
                     found.append(f"{url}: {higher} pixels high instead of {height} at {width}")
     assert len(before) > sized(1, full=20)
     assert not found, "\n".join(found)
+
+
+@pytest.fixture
+def platform_names(named: TeamData, database: None) -> Iterator[None]:
+    """An upstream, a model and a connector with names of 200 characters, or as long as their columns allow."""
+    lengthen(named)
+    name, url = _UNBROKEN[:200], f"https://host.example/{_UNBROKEN[:170]}"
+    with scope.every_team():
+        upstream = Upstream.objects.create(name=name[:120], base_url=url)
+        model = Model.objects.create(name=name, upstream=upstream, upstream_model=name)
+        connector = Connector.objects.create(name=name[:64], title=name[:120], url=url)
+    yield
+    with scope.every_team():
+        for row in (connector, model, upstream):
+            row.delete()
+
+
+@pytest.mark.parametrize("role", ["team_lead", "administrator"])
+def test_lists_cut_long_names(
+    role: str, browser: Browser, web: WebProcess, named: TeamData, platform_names: None
+) -> None:
+    """Rows of lists stay low, all columns are visible, and a tooltip has the text that a cell cuts."""
+    found, cut = [], 0
+    team_lists = {f"{url}?period=30d" for url in pages(named) if re.fullmatch(r"/admin/[a-z]+/[a-z]+/", url)}
+    platform_lists = [f"/admin/tenants/{name}/?q=Unbroken" for name in ("upstream", "model", "connector")]
+    with visiting(browser, web.url, person(role, named.team)) as visit:
+        for url in platform_lists if role == "administrator" else sampled(sorted(team_lists), 8, key="long names"):
+            visit.wide(1280)
+            if status_of(visit, url) != 200:
+                continue
+            found += [f"{url}: {entry}" for entry in visit.page.evaluate(CUT_LISTS)]
+            heights = visit.page.evaluate(ROW_HEIGHTS)
+            found += [f"{url}: a row of {height} pixels" for height in heights if height > MAX_ROW]
+            names = visit.page.locator("#result_list").get_by_text("UnbrokenUnbroken").all()
+            for name in names[:4]:
+                cut += 1
+                name.hover()
+                full = name.evaluate("it => it.closest('[title]')?.title")
+                found += (
+                    [] if full and "UnbrokenUnbroken" in full else [f"{url}: {name.inner_text()[:40]} has no tooltip"]
+                )
+            visit.wide(380)
+            found += [f"{url}: {pixels} pixels wider than 380"] if (pixels := visit.overflow()) > 0 else []
+    assert not found, "\n".join(found)
+    assert cut >= 3
 
 
 def heights_of(visit: Visit, url: str) -> dict[int, int]:

@@ -106,7 +106,7 @@ def measured(
                 continue
             page = visit.page
             outside = [f"{WIDE}: {entry}" for entry in page.evaluate(_OUTSIDE)]
-            cut, heights, statuses = (page.evaluate(script) for script in (_CUT, _HEIGHTS, _STATUSES))
+            cut, heights, statuses = (page.evaluate(script) for script in (CUT_LISTS, ROW_HEIGHTS, _STATUSES))
             visit.wide(NARROW)
             outside += [f"{NARROW}: {entry}" for entry in page.evaluate(_OUTSIDE)]
             found[url] = Measures(outside=outside, cut=cut, heights=heights, statuses=statuses)
@@ -161,13 +161,13 @@ _OUTSIDE = """() => {
   return cut.slice(0, 3).map((it) => `${it.tagName} ${it.className} ends at ${end(it)}`);
 }"""
 # Return the lists that have to be scrolled to see their last column.
-_CUT = """() => [...document.querySelectorAll('#result_list')].flatMap((list) => {
+CUT_LISTS = """() => [...document.querySelectorAll('#result_list')].flatMap((list) => {
   const right = Math.round(list.getBoundingClientRect().right);
   let box = list.parentElement;
   while (box && !/auto|scroll|hidden/.test(getComputedStyle(box).overflowX)) box = box.parentElement;
   const end = Math.round(box ? box.getBoundingClientRect().right : innerWidth);
   return right > end + 1 ? [`the list ends at ${right}, its container at ${end}`] : [];
 })"""
-_HEIGHTS = "() => [...document.querySelectorAll('#result_list tbody tr')].map((it) => Math.round(it.offsetHeight))"
+ROW_HEIGHTS = "() => [...document.querySelectorAll('#result_list tbody tr')].map((it) => Math.round(it.offsetHeight))"
 _STATUSES = """() => [...document.querySelectorAll('.c-tag, .c-fall-state, .c-live-state')]
   .filter((it) => it.offsetParent).map((it) => it.innerText.trim()).filter((text) => /^[a-z _.]+$/i.test(text))"""
