@@ -16,6 +16,7 @@ CHECKS: Mapping[str, Sequence[str]] = {
     "valid-requests": ("tests/contract/test_valid_requests.py",),
     "crawl": (
         "tests/admin/test_admin_crawl.py",
+        "tests/browser/test_axe.py",
         "tests/browser/test_every_page.py",
         "tests/browser/test_layout.py",
         "tests/api/server/test_malformed_ids.py",

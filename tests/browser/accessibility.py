@@ -31,13 +31,33 @@ def axe_script() -> str:
 
 
 def violations(visit: Visit, axe: str, name: str) -> list[str]:
-    """Return the violations, one line for each rule, with the elements."""
-    visit.page.evaluate(axe)
-    result = visit.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    """Return the violations in the current theme, one line for each rule, with the page's name and the elements."""
+    return [f"{name}: {line}" for line in _run(visit, axe, "{}")]
+
+
+def findings(visit: Visit, axe: str) -> list[str]:
+    """Return the violations in light and dark mode. Rules that do not depend on colours are checked once."""
+    # A colour that is changing has a contrast that nobody sees.
+    visit.page.add_style_tag(content="*, ::before, ::after { animation: none !important; transition: none !important }")
+    visit.page.evaluate(_DARK, False)
+    light = _run(visit, axe, "{}")
+    visit.page.evaluate(_DARK, True)
+    dark = _run(visit, axe, "{runOnly: ['color-contrast', 'link-in-text-block']}")
+    visit.page.evaluate(_DARK, False)
+    return [*light, *(f"dark: {line}" for line in dark)]
+
+
+_DARK = "isDark => document.documentElement.classList.toggle('dark', isDark)"
+
+
+def _run(visit: Visit, axe: str, options: str) -> list[str]:
+    if not visit.page.evaluate("'axe' in window"):
+        visit.page.evaluate(axe)
+    result = visit.page.evaluate(f"axe.run(document, {{resultTypes: ['violations'], ...{options}}})")
     return [
-        f"{name}: {one['id']} ({one['impact']}): {one['help']}: "
-        + "; ".join(node["html"][:140] + reason(node) for node in one["nodes"][:3])
-        for one in result["violations"]
+        f"{rule['id']} ({rule['impact']}): {rule['help']}: "
+        + "; ".join(node["html"][:140] + reason(node) for node in rule["nodes"][:3])
+        for rule in result["violations"]
     ]
 
 

@@ -1,22 +1,18 @@
-"""Pages of the admin in a real browser, for each role and at three widths: no errors, overflow or violations.
+"""Pages of the admin in a real browser, for each role and at three widths: no errors and no overflow.
 
 The tests open a sample of the pages. `python -m benchmarks crawl` opens every page.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Response
 from playwright.sync_api import Error as PlaywrightError
 
-from tenants import services
 from tests.admin.crawling import TeamData, addresses, admin_routes
-from tests.browser.accessibility import violations
 from tests.browser.chromium import CHROMIUM, INSTALL
 from tests.browser.visiting import ROLES, WIDTHS, Visit, person, visiting
-from tests.support.api import Caller
 from tests.support.sampling import rest_at_night, sampled, sized
 from tests.support.web import WebProcess
 
@@ -32,7 +28,6 @@ _NOT_PAGES = {
 }  # fmt: skip
 _NOTHING_TO_SHOW = ("Download is starting", "ERR_HTTP_RESPONSE_CODE_FAILURE", "ERR_ABORTED", "chrome-error:")
 HERE = Path(__file__).parent
-KEYS_OF_TWO_PAGES = 101
 # For each page, with an empty cache. Without its fonts, styles and pictures, it may have MAX_BYTES, compressed.
 MAX_REQUESTS, MAX_BYTES = 25, 150_000
 KEY_PAGES = {
@@ -176,23 +171,3 @@ _UNSEEN = """() => {
   it.focus();
   return focused === plain ? it.outerHTML.slice(0, 160) : "";
 }"""
-
-
-@pytest.mark.parametrize("scheme", rest_at_night(["light", "dark"], first=1))
-def test_pages_pass_accessibility_checks(
-    scheme: Any, axe: str, browser: Browser, web: WebProcess, subject: TeamData, caller: Caller
-) -> None:
-    """axe-core finds no violation: on any page in light mode, on the key pages in dark mode."""
-    every = [(url, url) for url in sampled(pages(subject), 6, key="axe")]
-    used = [(name, addressed(path, subject)) for name, path in KEY_PAGES.items()]
-    # A list of two pages also has a link that shows all rows; lists of more than 200 rows do not.
-    for number in range(KEYS_OF_TWO_PAGES):
-        services.create_key(team=caller.team, spec=services.KeySpec(name=f"key {number}"))
-    used.append(("keys of a team", f"/admin/tenants/apikey/?team__id__exact={caller.team.pk}"))
-    found = []
-    # The pages' content security policy would block the script of axe-core.
-    with visiting(browser, web.url, person("administrator"), color_scheme=scheme, bypass_csp=True) as visit:
-        for name, url in sampled(used, 5, key="dark") if scheme == "dark" else every:
-            if status_of(visit, url) == 200:
-                found += violations(visit, axe, name)
-    assert not found, "\n".join(found)
