@@ -29,7 +29,7 @@ _NOT_PAGES = {
 _NOTHING_TO_SHOW = ("Download is starting", "ERR_HTTP_RESPONSE_CODE_FAILURE", "ERR_ABORTED", "chrome-error:")
 HERE = Path(__file__).parent
 # For each page, with an empty cache. Without its fonts, styles and pictures, it may have MAX_BYTES, compressed.
-MAX_REQUESTS, MAX_BYTES = 25, 150_000
+MAX_REQUESTS, MAX_BYTES = 25, 140_000
 KEY_PAGES = {
     "home": "/admin/",
     "responses": "/admin/responses/response/?period=30d",
