@@ -130,7 +130,7 @@ class UpstreamAdmin(HealthColumn, WriteOnlySecrets, AuditedAdmin, PlatformOnly):
     destination_field = "address"
     change_form_outer_before_template = "admin/tenants/upstream/tools.html"
     list_display = [
-        "name", "shown_address", "wire_api", "health", "key_state", "default_state", "model_count", "created",
+        "name", "shown_address", "shown_api", "health", "key_state", "default_state", "model_count", "created",
     ]  # fmt: skip
     list_fullwidth = True
     list_annotations = {"model_count": Count("models")}
@@ -141,6 +141,7 @@ class UpstreamAdmin(HealthColumn, WriteOnlySecrets, AuditedAdmin, PlatformOnly):
         (None, {"fields": ["name", "address", "wire_api", "new_api_key", "forget_api_key", "is_default", "region"]})
     ]
     public_id = id_column()
+    shown_api = column("API", Upstream.get_wire_api_display)
     shown_address = column("Base URL", lambda row: format_html('<code class="c-code">{}</code>', row.base_url))
     key_state = column("API key", secret_badge)
     default_state = column("Default", lambda row: badge("default", "primary") if row.is_default else "")
