@@ -82,6 +82,13 @@ def test_request_parameters_are_compared(lead: Client, pair: tuple[Response, Res
     assert "2 equal parameters" in page
 
 
+def test_a_request_without_parameters_has_no_row(lead: Client, caller: Caller) -> None:
+    bare = add_response(caller, parameters={}, options={"sent": [], "include": []})
+    page = compared(lead, stored(caller), bare)
+    assert row(page, "instructions").split() == ["instructions", "Be", "brief.", "not", "set", "only", "in", "A"]
+    assert '<th scope="row" dir="auto"></th>' not in page
+
+
 def test_the_first_different_item_is_marked(lead: Client, pair: tuple[Response, Response]) -> None:
     page = compared(lead, *pair)
     first = page[page.index('id="first-difference"') :]

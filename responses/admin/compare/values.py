@@ -72,7 +72,8 @@ def compare_parameters(left: Response, right: Response) -> Parameters:
 def _flat(path: str, value: Any, depth: int) -> Iterator[tuple[str, str]]:
     """Yield the names and texts of values; objects are taken apart, tools are named by type and name."""
     match value:
-        case dict() if value and depth:
+        # The parameters themselves have no path, also if there are none.
+        case dict() if (value or not path) and depth:
             for name, inner in value.items():
                 yield from _flat(f"{path}.{name}" if path else str(name), inner, depth - 1)
         case [*entries] if entries and depth and all(isinstance(entry, dict) for entry in entries):
