@@ -6,7 +6,7 @@
 
     document.addEventListener('pointerover', ({ target }) => {
         const frame = target.closest('td, th, li, dd, figcaption > span');
-        for (let box = target; frame && box !== frame.parentElement; box = box.parentElement) {
+        for (let box = frame && target; box && frame.contains(box); box = box.parentElement) {
             if (!box.title && isCut(box)) box.title = box.innerText.trim();
         }
     });
