@@ -23,7 +23,7 @@ function plain(text) {
 // Paths and identifiers of the API are looked up in the reference more often than in guides. Those in capitals are
 // variables, which all of its samples use.
 function isCode(text) {
-  return /\w[_.\/]\w/.test(text) && /[a-z]/.test(text);
+  return /\w[_./]\w/.test(text) && /[a-z]/.test(text);
 }
 
 function wordsOf(text) {
@@ -105,7 +105,7 @@ function search(text) {
       var section = sections[result.ref];
       return { section: section, score: score(section, result, query) };
     })
-    .sort(function (a, b) { return b.score - a.score; })
+    .toSorted(function (a, b) { return b.score - a.score; })
     .map(function (found) {
       var section = found.section;
       return { location: section.location, title: section.title, summary: excerpt(section, query) };
