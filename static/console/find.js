@@ -19,7 +19,8 @@
         }
         if (!/^[A-Za-z0-9_.-]{4,255}$/.test(id)) return;
         const place = find(id);
-        if (!place) return;
+        // The skip link leads to the beginning of the content; this would show its middle.
+        if (!place || place.matches('main')) return;
         for (let box = place.closest('details'); box; box = box.parentElement && box.parentElement.closest('details')) box.open = true;
         document.querySelectorAll('.c-found').forEach((each) => each.classList.remove('c-found'));
         place.classList.add('c-found');

@@ -31,6 +31,10 @@ def test_the_first_key_skips_to_the_content(visit: Visit) -> None:
     visit.page.keyboard.press("Tab")
     expect(visit.page.get_by_role("link", name="Skip to content")).to_be_focused()
     visit.page.keyboard.press("Enter")
+    expect(visit.page.locator("main")).to_be_focused()
+    # The window shows the beginning of the content.
+    top = visit.page.evaluate("document.activeElement.getBoundingClientRect().top")
+    assert 0 <= top < visit.page.evaluate("innerHeight") / 2
     visit.page.keyboard.press("Tab")
     assert visit.page.evaluate("document.activeElement.closest('main') !== null")
 
