@@ -45,7 +45,7 @@ def test_turns_and_tool_calls_have_bars(lead: Client, caller: Caller) -> None:
     add_turns(response, 2)
     add_call(response, name="box__add", kind="mcp", attempt=2)
     page = timeline(lead, response)
-    for words in ("Turn 1", "Turn 2", "box__add", "mcp, attempt 2", "1.00 s", "first token after 120 ms", "250 ms"):
+    for words in ("Turn 1", "Turn 2", "box__add", "MCP, attempt 2", "1.00 s", "first token after 120 ms", "250 ms"):
         assert words in page, words
 
 

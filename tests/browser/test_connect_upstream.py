@@ -123,7 +123,7 @@ def test_an_upstream_is_connected_and_answers_at_any_width(
         expect(page.get_by_text("Test passed")).to_be_visible()
         page.get_by_role("button", name="Select none").click()
         expect(page.get_by_text("0 of 2 models selected")).to_be_visible()
-        page.get_by_label("Search", exact=True).fill("LARGE")
+        page.get_by_role("searchbox", name="Search", exact=True).fill("LARGE")
         expect(page.get_by_role("checkbox")).to_have_count(1)
         page.get_by_role("checkbox", name=first).check()
         check(visit, axe)
