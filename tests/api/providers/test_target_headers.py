@@ -127,7 +127,7 @@ def test_names_are_percent_encoded(revealing: Api, targets: Targets) -> None:
     assert shown(post(revealing, "/responses", targets.name)) == (quote(name), script.model)
 
 
-def test_a_background_response_has_no_headers(revealing: Api, targets: Targets, no_worker: None) -> None:
+def test_a_background_response_has_no_headers(revealing: Api, no_worker: None, targets: Targets) -> None:
     targets.add()
     answer = post(revealing, "/responses", targets.name, background=True)
     assert answer.json()["status"] == "queued"
