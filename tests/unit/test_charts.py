@@ -61,7 +61,7 @@ def test_a_chart_is_accessible_to_screen_readers_and_keyboards(draw: object) -> 
     chart: Chart = draw([point("Mon", 3, 1, url="/list?x=1&y=2"), point("Tue", 1, 1)], [GOOD, BAD], title="Things")
     page = chart.html
     assert 'role="group" aria-label="Things. Mon to Tue, UTC; maximum' in page
-    assert '<a href="/list?x=1&amp;y=2" tabindex="0" aria-label="Mon: 3 good, 1 &lt;bad&gt;">' in page
+    assert '<a href="/list?x=1&amp;y=2" aria-label="Mon: 3 good, 1 &lt;bad&gt;" tabindex="0">' in page
     assert '<g tabindex="-1" role="img" aria-label="Tue: 1 good, 1 &lt;bad&gt;">' in page
     assert re.search(r'<th scope="row">Mon</th><td class="c-num">3</td><td class="c-num">1</td>', page)
     assert "<bad>" not in page
