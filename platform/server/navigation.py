@@ -21,7 +21,7 @@ from tenants.console.viewer import viewer_of
 class Tab:
     """A page of the console. `key` opens it after the key g; `badge` names a function that returns a count.
 
-    `below` is the path of pages that belong to it although their addresses do not begin with its own.
+    `other_pages` is the path of pages that belong to it although their addresses do not begin with its own.
     """
 
     title: str
@@ -30,7 +30,7 @@ class Tab:
     may_see: Callable[[HttpRequest], bool]
     key: str = ""
     badge: str = ""
-    below: str = ""
+    other_pages: str = ""
 
 
 Entry = tuple[Tab, ...]
@@ -46,7 +46,7 @@ class Group:
     is_open: bool = False
 
 
-def _rows(title: str, icon: str, model: str, *, key: str = "", below: str = "") -> Tab:
+def _rows(title: str, icon: str, model: str, *, key: str = "", other_pages: str = "") -> Tab:
     """Return the list of a model."""
 
     def may_see(request: HttpRequest) -> bool:
@@ -54,7 +54,7 @@ def _rows(title: str, icon: str, model: str, *, key: str = "", below: str = "") 
         return admin.site.get_model_admin(apps.get_model(model)).has_view_permission(request)
 
     name = f"admin:{model.lower().replace('.', '_')}_changelist"
-    return Tab(title=title, icon=icon, url=lambda: reverse(name), may_see=may_see, key=key, below=below)
+    return Tab(title=title, icon=icon, url=lambda: reverse(name), may_see=may_see, key=key, other_pages=other_pages)
 
 
 def _page(title: str, icon: str, name: str, *, key: str = "", badge: str = "") -> Tab:
@@ -80,7 +80,7 @@ GROUPS = (
         "Activity",
         (
             (
-                _rows("Responses", "swap_vert", "responses.Response", key="r", below="/admin/compare/"),
+                _rows("Responses", "swap_vert", "responses.Response", key="r", other_pages="/admin/compare/"),
                 _page("Refused requests", "error", "refused"),
                 _page("Rejected requests", "block", "rejections"),
                 _page("Search", "manage_search", "search", key="s"),
@@ -130,7 +130,7 @@ GROUPS = (
                 _rows("Admin keys", "admin_panel_settings", "tenants.AdminKey"),
             ),
             (
-                _rows("Teams", "groups", "tenants.Team", key="e", below="/admin/limits/"),
+                _rows("Teams", "groups", "tenants.Team", key="e", other_pages="/admin/limits/"),
                 _rows("Members", "badge", "tenants.Membership"),
                 _rows("Invites", "outgoing_mail", "tenants.Invite"),
                 _rows("Users", "person", "auth.User"),
@@ -153,7 +153,7 @@ GROUPS = (
                 _rows("Guardrail decisions", "gavel", "tenants.GuardrailDecision"),
             ),
             (
-                _rows("Upstreams", "dns", "tenants.Upstream", key="n", below="/admin/upstreams/"),
+                _rows("Upstreams", "dns", "tenants.Upstream", key="n", other_pages="/admin/upstreams/"),
                 _rows("Connectors", "cable", "tenants.Connector"),
                 _rows("Search engines", "travel_explore", "tenants.SearchEngine"),
             ),
@@ -209,7 +209,7 @@ def _item(request: HttpRequest, tabs: list[tuple[Tab, str]]) -> dict[str, Any]:
     first, url = tabs[0]
     home = reverse("admin:index")
     is_open = any(
-        request.path == link or (link != home and request.path.startswith((link, tab.below or link)))
+        request.path == link or (link != home and request.path.startswith((link, tab.other_pages or link)))
         for tab, link in tabs
     )
     badge = {"badge": first.badge} if first.badge else {}
