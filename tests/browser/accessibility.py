@@ -37,7 +37,7 @@ def violations(visit: Visit, axe: str, name: str) -> list[str]:
 
 def findings(visit: Visit, axe: str) -> list[str]:
     """Return the violations in light and dark mode. Rules that do not depend on colours are checked once."""
-    # A colour that is changing has a contrast that nobody sees.
+    # During a transition, axe would measure the contrast of a colour between two states.
     visit.page.add_style_tag(content="*, ::before, ::after { animation: none !important; transition: none !important }")
     visit.page.evaluate(_DARK, False)
     light = _run(visit, axe, "{}")

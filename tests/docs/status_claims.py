@@ -95,5 +95,5 @@ def claims(page: Path) -> Iterator[str]:
     """Yield the sentences of a page that name a status of 4xx, one for each status."""
     for passage in passages(page):
         if not passage.is_tested:
-            for found in CLAIM.finditer(passage.text):
-                yield f"{page.name}:{passage.line}: {passage.text[: found.end()][-120:]}"
+            for status in CLAIM.finditer(passage.text):
+                yield f"{page.name}:{passage.line}: {passage.text[: status.end()][-120:]}"

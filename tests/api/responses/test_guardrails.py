@@ -71,7 +71,7 @@ def test_a_blocked_input_stores_nothing(reaching: Api, script: Script, hook: Hoo
 
 def test_the_documented_answer_blocks_an_input(reaching: Api, script: Script, hook: Hook) -> None:
     guard(reaching.caller.team, input_checker="hook", hook_url=hook.url)
-    [_, documented] = [one for one in blocks(ROOT / "docs/howto/guardrails.md") if one.language == "json"]
+    [_, documented] = [block for block in blocks(ROOT / "docs/howto/guardrails.md") if block.language == "json"]
     hook.then(json.loads(documented.text))
     answer = reaching.post("/responses", {"model": script.model, "input": "What does Acme pay?"})
     assert error(answer) == (400, "input", "content_policy_violation")

@@ -18,7 +18,7 @@ from responses.rollups import queries
 from responses.rollups.queries import RollupQuery
 from responses.rollups.sources import CALLS, RESPONSES, RollupSource
 
-# More take longer than a page may.
+# Counting more responses takes too long for a page.
 MAX_ROWS = 50_000
 TOP_ROWS, TOP_COLUMNS = 30, 10
 _MAX_TAG = 64
