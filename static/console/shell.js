@@ -94,5 +94,17 @@
         const shown = element.isConnected ? element : document.getElementById(element.id);
         shown?.focus({ preventScroll: true });
     });
-    document.addEventListener('DOMContentLoaded', restoreGroups);
+
+    /* Chromium does not always apply `autofocus` to the page that answers a form. A field with an error comes first. */
+    const focusField = () => {
+        if (document.activeElement !== document.body || location.hash) return;
+        const wrong = '[aria-invalid="true"]';
+        const fields = [...document.querySelectorAll(`main :is(input, select, textarea):is(${wrong}, ${wrong} *, [autofocus])`)];
+        const shown = fields.filter((field) => field.checkVisibility());
+        (shown.find((field) => field.matches(`${wrong}, ${wrong} *`)) || shown[0])?.focus();
+    };
+    document.addEventListener('DOMContentLoaded', () => {
+        restoreGroups();
+        focusField();
+    });
 })();

@@ -130,3 +130,15 @@ def test_filters_are_set_in_a_panel_and_removed_by_their_chips(visit: Visit, sub
     page.get_by_role("link", name="Remove the filter Model").click()
     expect(page.locator(".c-filter-chips")).to_have_count(0)
     expect(page.locator("#result_list tbody").first).to_be_visible()
+
+
+def test_the_field_to_fill_in_has_the_focus(visit: Visit) -> None:
+    page = visit.page
+    visit.open("/admin/search-text/")
+    assert page.evaluate("document.activeElement.name") == "q"
+    visit.open("/admin/tenants/team/add/")
+    # The browser would refuse an empty name before the server does.
+    page.locator("form[id]:has(#id_name)").evaluate("form => { form.noValidate = true; }")
+    page.locator("[name=_save]").click()
+    expect(page.get_by_text("This field is required.").first).to_be_visible()
+    assert page.evaluate("document.activeElement.matches('[aria-invalid=true]')")

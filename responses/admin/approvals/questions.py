@@ -68,9 +68,6 @@ class AnswerForm(forms.Form):
             except InvalidAnswer as invalid:
                 names = [name for name, entry in self._entries.items() if entry.name == invalid.field]
                 self.add_error(names[0] if names else None, invalid.message)
-        # A long page then shows the first field with an error.
-        for name in [name for name in self.fields if name in self.errors][:1]:
-            self.fields[name].widget.attrs["autofocus"] = True
 
     def answer(self) -> Answer:
         """Return the valid data as an answer."""
