@@ -1,10 +1,11 @@
-"""Hourly sums (UTC) of responses, upstream calls and tool calls, from which the usage pages are drawn.
+"""Hourly and daily sums (UTC) of responses, upstream calls and tool calls, from which the usage pages are drawn.
 
-Each table has sums of the same hour at several levels of detail, so that a query reads few rows. `level` is the set of
-columns by which a row is grouped (see `responses.rollups.sources`); other columns are empty. A row without a team is
-the sum of all teams, and is visible only to callers who see every team. The same sum may consist of several rows,
-because late data is added as additional rows, so queries must always add rows up. Histograms are arrays of counts for
-fixed buckets (see `responses.rollups.histograms`), from the first to the last bucket that is not empty.
+Each table has sums of the same hour at several levels of detail, so that a query reads few rows. A past day has sums at
+the same levels, whose numbers are higher by `responses.rollups.sources.DAY`. `level` is the set of columns by which a
+row is grouped (see `responses.rollups.sources`); other columns are empty. A row without a team is the sum of all teams,
+and is visible only to callers who see every team. The same sum may consist of several rows, because late data is added
+as additional rows, so queries must always add rows up. Histograms are arrays of counts for fixed buckets (see
+`responses.rollups.histograms`), from the first to the last bucket that is not empty.
 """
 
 from django.contrib.postgres.fields import ArrayField
@@ -18,7 +19,7 @@ from tenants.models.limits import END_USER_LENGTH
 class Hour(models.Model):
     """The columns that all rollup tables have in common."""
 
-    hour = models.DateTimeField(help_text="The start of the hour.")
+    hour = models.DateTimeField(help_text="The start of the hour or day.")
     level = models.PositiveSmallIntegerField()
     team = models.ForeignKey(Team, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
 
@@ -138,6 +139,7 @@ class RollupMark(models.Model):
     # A fixed key keeps the table at one row.
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)
     until = models.DateTimeField()
+    days_until = models.DateTimeField(null=True, help_text="The time up to which days have sums.")
 
     @override
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Roll up rows into hourly sums, in the order of time.
+"""Roll up rows into sums of hours and of days, in the order of time.
 
 The rows of the current hour are added every five minutes. Rolling up a whole hour with 266,000 responses and as many
 calls at once would take 11 s of a core, and would be repeated in each of the next two hours. With steps of five
@@ -11,6 +11,9 @@ of that hour when it has ended. A trigger remembers usage records that are inser
 each row is in exactly one of three states: in the sums, remembered, or newer than the mark. The queries
 (`responses.rollups.queries`) add up all three. Hours in which the day begins in some time zones have sums of their
 parts (`responses.rollups.cells`).
+
+Three hours after the end of a day (UTC), the sums of its hours are added up to sums of the day, in the same tables with
+levels of their own. Rows that end later are added to the sums of their hour and to those of their day.
 
 If a row is deleted after it was summed, the sums are not changed. A client tool call that is answered after more than
 an hour stays counted as waiting.
@@ -30,17 +33,20 @@ from django.db import connection
 
 from core.clock import now
 from responses.models.rollups import RollupMark, UnrolledRow
-from responses.rollups import histograms
-from responses.rollups.sources import SOURCES, RollupSource, cells_sql
+from responses.rollups import cells, histograms
+from responses.rollups.sources import DAY, SOURCES, RollupSource, cells_sql
 from tenants import scope
 
 logger = logging.getLogger(__name__)
 HOUR = timedelta(hours=1)
+_WHOLE_DAY = timedelta(days=1)
 _STEP = timedelta(minutes=5)
 # Rows get the time of their process's clock and are committed later, so they are rolled up after this delay.
 _CLOSING_DELAY = timedelta(minutes=5)
 # At the end of an hour, this number of hours is checked for rows that were committed even later.
 _CHECKED_HOURS = 3
+# Before a day is summed, the days before are compared with their hours. Nearly all rows have ended after a week.
+_CHECKED_DAYS = 8
 _RECENT = timedelta(hours=6)
 _BATCH_SIZE = 2000
 # Pause after a statement on a whole hour, as a multiple of its duration, so that most of the capacity of the machine is
@@ -63,7 +69,7 @@ class RollupResult:
 def roll_up(*, seconds: float = 20, at: datetime | None = None) -> RollupResult:
     """Roll up closed hours, the closed part of the hour of `at` (default: now), and rows that have ended since.
 
-    Takes about `seconds` seconds if there is enough work, and longer if an hour has ended.
+    Takes about `seconds` seconds if there is enough work, and longer if an hour or a day has ended.
     """
     until, steps, more_steps = monotonic() + seconds, 0, True
     while more_steps and monotonic() < until:
@@ -77,7 +83,10 @@ def roll_up(*, seconds: float = 20, at: datetime | None = None) -> RollupResult:
         added = [_add_ended_rows(source) for source in SOURCES if source.is_open]
         late += sum(added)
         more_rows = _BATCH_SIZE in added
-    return RollupResult(steps=steps, late=late, more=more_steps or more_rows)
+    more_days = True
+    while more_days and monotonic() < until:
+        more_days = _sum_next_day()
+    return RollupResult(steps=steps, late=late, more=more_steps or more_rows or more_days)
 
 
 def discard(*, since: datetime | None = None) -> None:
@@ -87,8 +96,9 @@ def discard(*, since: datetime | None = None) -> None:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
         for source in SOURCES:
             condition = "" if start is None else " AND hour >= %s"
-            values: list[Any] = [source.numbers] if start is None else [source.numbers, start]
-            cursor.execute(f"DELETE FROM {source.table} WHERE level = ANY(%s){condition}", values)  # noqa: S608
+            for levels, first in ((source.numbers, start), (source.days, start and _day(start))):
+                values: list[Any] = [levels] if first is None else [levels, first]
+                cursor.execute(f"DELETE FROM {source.table} WHERE level = ANY(%s){condition}", values)  # noqa: S608
         unrolled = UnrolledRow.objects.all()
         if start is None:
             unrolled.delete()
@@ -96,6 +106,7 @@ def discard(*, since: datetime | None = None) -> None:
         else:
             unrolled.filter(hour__gte=start).delete()
             RollupMark.objects.filter(until__gt=start).update(until=start)
+            RollupMark.objects.filter(days_until__gt=_day(start)).update(days_until=_day(start))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +147,10 @@ def _next_step(*, present: datetime) -> _Step | None:
 
 def _hour(moment: datetime) -> datetime:
     return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+
+
+def _day(moment: datetime) -> datetime:
+    return _hour(moment).replace(hour=0)
 
 
 def _beginning(moment: datetime) -> datetime:
@@ -193,7 +208,6 @@ def _merge(source: RollupSource, level: int, hour: datetime) -> None:
     """Replace several rows for the same cell of an hour by one row with their sum."""
     keys = ", ".join(["hour", *source.names, "level"])
     columns = ", ".join([*source.sums, *source.histograms])
-    summed = [f"sum({name})" for name in source.sums] + [histograms.merge_sql(name) for name in source.histograms]
     with scope.every_team(), connection.cursor() as cursor:
         if _locked():
             cursor.execute(
@@ -201,9 +215,91 @@ def _merge(source: RollupSource, level: int, hour: datetime) -> None:
                     DELETE FROM {source.table} WHERE level = %s AND hour >= %s AND hour < %s RETURNING {keys}, {columns}
                 )
                 INSERT INTO {source.table} ({keys}, {columns})
-                SELECT {keys}, {", ".join(summed)} FROM parts GROUP BY {keys}""",  # noqa: S608
+                SELECT {keys}, {", ".join(_summed(source))} FROM parts GROUP BY {keys}""",  # noqa: S608
                 [level, hour, hour + HOUR],
             )
+
+
+def _sum_next_day() -> bool:
+    """Add up the sums of the hours of the next day. Return False if there is none, or another process has the lock.
+
+    This is one transaction, so that no row can be added to an hour of the day in between.
+    """
+    with scope.every_team():
+        mark = RollupMark.objects.first() if _locked() else None
+        if mark is None:
+            return False
+        # Until then, sums of hours may be computed again.
+        end = _day(mark.until - _CHECKED_HOURS * HOUR)
+        if mark.days_until is not None and mark.days_until >= end:
+            return False
+        for source in SOURCES:
+            if mark.days_until is not None and (day := _different_day(source, mark.days_until)) is not None:
+                _sum_day(source, day)
+                return True
+        hours = [_first_hour(source, mark.days_until, end) for source in SOURCES]
+        first = min((hour for hour in hours if hour is not None), default=None)
+        if first is not None:
+            for source in SOURCES:
+                _sum_day(source, _day(first))
+            end = _day(first) + _WHOLE_DAY
+        RollupMark.objects.update(days_until=end)
+        return first is not None
+
+
+def _different_day(source: RollupSource, until: datetime) -> datetime | None:
+    """Return a day before `until` with another number of rows than its hours.
+
+    During an upgrade, a worker of a version without sums of days may add rows to the hours only.
+    """
+    counted, level = next(iter(source.sums)), source.level(frozenset())
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"""SELECT day FROM (
+                SELECT {cells.day_sql("hour")} AS day, sum({counted}) FILTER (WHERE level = %(level)s) AS of_hours,
+                    sum({counted}) FILTER (WHERE level = %(days)s) AS of_day
+                FROM {source.table}
+                WHERE level IN (%(level)s, %(days)s) AND hour >= %(since)s AND hour < %(until)s GROUP BY 1
+            ) AS counts WHERE of_hours IS DISTINCT FROM of_day LIMIT 1""",  # noqa: S608
+            {"level": level, "days": DAY + level, "since": until - _CHECKED_DAYS * _WHOLE_DAY, "until": until},
+        )
+        found = cursor.fetchone()
+        return found[0] if found else None
+
+
+def _first_hour(source: RollupSource, since: datetime | None, until: datetime) -> datetime | None:
+    """Return the first hour with sums between two times."""
+    after = "" if since is None else " AND hour >= %(since)s"
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT min(hour) FROM {source.table} WHERE level = %(level)s AND hour < %(until)s{after}",  # noqa: S608
+            {"level": source.level(frozenset()), "since": since, "until": until},
+        )
+        first: datetime | None = cursor.fetchone()[0]
+        return first
+
+
+def _sum_day(source: RollupSource, day: datetime) -> None:
+    """Replace the sums of a day by the sums of its hours."""
+    keys = ", ".join([*source.names, "level"])
+    columns = ", ".join([*source.sums, *source.histograms])
+    summed = ", ".join(_summed(source))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"DELETE FROM {source.table} WHERE level = ANY(%s) AND hour = %s",  # noqa: S608
+            [source.days, day],
+        )
+        for number in source.numbers:
+            cursor.execute(
+                f"""INSERT INTO {source.table} (hour, {keys}, {columns})
+                SELECT %s, {", ".join(source.names)}, level + {DAY}, {summed} FROM {source.table}
+                WHERE level = %s AND hour >= %s AND hour < %s GROUP BY {keys}""",  # noqa: S608
+                [day, number, day, day + _WHOLE_DAY],
+            )
+
+
+def _summed(source: RollupSource) -> list[str]:
+    return [f"sum({name})" for name in source.sums] + [histograms.merge_sql(name) for name in source.histograms]
 
 
 def _locked() -> bool:
@@ -273,16 +369,20 @@ def _add_ended_rows(source: RollupSource) -> int:
         if ids:
             # There is a mark, because no rows are remembered without one. If a call was restarted after the mark, it is
             # not added here, because it will be summed with its new hour.
-            values: dict[str, Any] = {"ids": ids, "until": RollupMark.objects.values_list("until", flat=True).get()}
-            _insert(source, f"id = ANY(%(ids)s::{source.id_type}[]) AND {source.time} < %(until)s", values)
+            mark = RollupMark.objects.get()
+            values: dict[str, Any] = {"ids": ids, "until": mark.until, "days_until": mark.days_until}
+            ended = f"id = ANY(%(ids)s::{source.id_type}[]) AND {source.time} < "
+            _insert(source, f"{ended}%(until)s", values)
+            if mark.days_until is not None:
+                _insert(source, f"{ended}%(days_until)s", values, whole_days=True)
             UnrolledRow.objects.filter(source=source.name, row_id__in=ids).delete()
         return len(ids)
 
 
-def _insert(source: RollupSource, condition: str, values: dict[str, Any]) -> None:
+def _insert(source: RollupSource, condition: str, values: dict[str, Any], *, whole_days: bool = False) -> None:
     columns = ", ".join(["hour", *source.names, *source.sums, *source.histograms, "level"])
     rows = f"(SELECT {', '.join(source.columns)} FROM {source.rows} WHERE {condition})"  # noqa: S608
-    summed = cells_sql(source, rows, sets=source.levels)
+    summed = cells_sql(source, rows, sets=source.levels, whole_days=whole_days)
     with connection.cursor() as cursor:
         cursor.execute(
             f"INSERT INTO {source.table} ({columns}) SELECT {columns} FROM ({summed}) AS cells",  # noqa: S608

@@ -1,12 +1,14 @@
 """The cells of time for which sums are kept.
 
-Sums are kept for hours of UTC. In a time zone like Asia/Kolkata (+05:30), days begin in the middle of an hour, at 18:30
-UTC. So an hour in which the day of any time zone begins is divided into parts. This makes 37 sums per day instead of
-24, while quarters of hours would make 96.
+Sums are kept for hours and for past days of UTC. In a time zone like Asia/Kolkata (+05:30), days begin in the middle
+of an hour, at 18:30 UTC. So an hour in which the day of any time zone begins is divided into parts. This makes 37 sums
+per day instead of 24, while quarters of hours would make 96.
 """
 
 from bisect import bisect_right
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 MIDNIGHTS: tuple[int, ...] = tuple(
     60 * hour + minute
@@ -28,6 +30,29 @@ def cell_sql(moment: str) -> str:
     starts = f"'{{{','.join(map(str, _STARTS))}}}'::int[]"
     minute = f"mod(floor(extract(epoch FROM {moment}) / 60), 1440)::int"
     return f"date_trunc('day', {moment}, 'UTC') + ({starts})[width_bucket({minute}, {starts})] * interval '1 minute'"
+
+
+def day_sql(moment: str) -> str:
+    """Return the SQL expression for the start of the day of UTC that contains a time."""
+    return f"date_trunc('day', {moment}, 'UTC')"
+
+
+def whole_days(edges: Sequence[datetime]) -> list[tuple[datetime, datetime]]:
+    """Return the spans of whole days of UTC that are not divided by any of these times, which are in order."""
+    spans: list[tuple[datetime, datetime]] = []
+    for since, until in pairwise(edges):
+        first, last = _midnight(since), _midnight(until)
+        if first < since:
+            first += timedelta(days=1)
+        if spans and spans[-1][1] == first < last:
+            spans[-1] = (spans[-1][0], last)
+        elif first < last:
+            spans.append((first, last))
+    return spans
+
+
+def _midnight(moment: datetime) -> datetime:
+    return moment.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def is_stored_edge(moment: datetime) -> bool:

@@ -14,6 +14,8 @@ _MEDIA = (
     "audio_seconds", "characters", "images",
 )  # fmt: skip
 _RUNNING = ", ".join(f"'{status}'" for status in RUNNING)
+DAY = 1 << 12
+"""Added to the number of a level in the sums of whole days, which are stored in the same table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +58,11 @@ class RollupSource:
     def numbers(self) -> list[int]:
         """The GROUPING number of each level."""
         return [self.number(level) for level in self.levels]
+
+    @property
+    def days(self) -> list[int]:
+        """The numbers of the same levels in the sums of whole days."""
+        return [DAY + number for number in self.numbers]
 
     @property
     def id_type(self) -> str:
@@ -175,17 +182,24 @@ SOURCES = (RESPONSES, CALLS, TOOLS)
 
 
 def cells_sql(
-    source: RollupSource, rows: str, *, sets: Sequence[frozenset[str]], wanted: Sequence[str] | None = None
+    source: RollupSource,
+    rows: str,
+    *,
+    sets: Sequence[frozenset[str]],
+    wanted: Sequence[str] | None = None,
+    whole_days: bool = False,
 ) -> str:
-    """Return the SQL that sums rows (an element of a FROM clause) by hour, or part of one, at some levels of detail.
+    """Return the SQL that sums rows (an element of a FROM clause) at some levels of detail.
 
-    Its columns are the hour, the dimensions of any of the levels, the `wanted` sums and histograms (all by default),
-    and `level` if the levels together contain every dimension.
+    They are summed by hour, or part of one, or by day of UTC. The columns are the hour (the start of the day), the
+    dimensions of any of the levels, the `wanted` sums and histograms (all by default), and `level` if the levels
+    together contain every dimension.
     """
     dimensions = [name for name in source.names if any(name in level for level in sets)]
     sums = {name: sql for name, sql in source.sums.items() if wanted is None or name in wanted}
     buckets = {name: sql for name, sql in source.histograms.items() if wanted is None or name in wanted}
-    inner = [f"{cells.cell_sql(source.time)} AS hour", *source.columns]
+    start = cells.day_sql(source.time) if whole_days else cells.cell_sql(source.time)
+    inner = [f"{start} AS hour", *source.columns]
     inner += [f"{source.dimensions[name]} AS d_{name}" for name in dimensions]
     inner += [f"{histograms.bucket_sql(sql)} AS b_{name}" for name, sql in buckets.items()]
     # A null team means the sum of all teams; other dimensions that a level does not contain are empty.
@@ -194,7 +208,8 @@ def cells_sql(
     outer += [f"{sql} AS {name}" for name, sql in sums.items()]
     outer += [f"{histograms.count_sql(f'b_{name}')} AS {name}" for name in buckets]
     if len(dimensions) == len(source.names):
-        outer.append(f"GROUPING({', '.join(f'd_{name}' for name in dimensions)}) AS level")
+        grouping = f"GROUPING({', '.join(f'd_{name}' for name in dimensions)})"
+        outer.append(f"{grouping} + {DAY if whole_days else 0} AS level")
     grouped = ", ".join(f"({', '.join(f'd_{name}' for name in dimensions if name in level)})" for level in sets)
     # OFFSET 0 prevents PostgreSQL from computing the bucket of a row again for each bucket that is counted.
     return f"""

@@ -1,4 +1,4 @@
-"""Hourly sums: their content, their time, and their equality with the rows."""
+"""Sums of hours and days: their content, their time, and their equality with the rows."""
 
 from collections import Counter
 from contextlib import closing
@@ -19,9 +19,9 @@ from core.clock import now
 from responses.models import Response, Status, ToolCall
 from responses.models.rollups import ResponseHour, RollupMark, UnrolledRow
 from responses.rollups import aggregate, queries
-from responses.rollups.cells import MIDNIGHTS
+from responses.rollups.cells import MIDNIGHTS, whole_days
 from responses.rollups.queries import RollupQuery, RollupRow
-from responses.rollups.sources import CALLS, RESPONSES, TOOLS, RollupSource
+from responses.rollups.sources import CALLS, DAY, RESPONSES, TOOLS, RollupSource
 from tenants import scope
 from tenants.models import UsageRecord
 from tests.admin.rows import add_call, add_response
@@ -167,6 +167,112 @@ def test_a_row_committed_after_its_partial_sum_is_counted_when_the_hour_ends(rol
     assert total(caller) == 1
     roll_up(at=hour + 66 * minute)
     assert total(caller) == 3
+
+
+def rows_of_days(caller: Caller) -> Any:
+    """Return the sums of whole days of the caller's team without further dimensions."""
+    return ResponseHour.objects.filter(team=caller.team, level=DAY + RESPONSES.level(frozenset({"team_id"})))
+
+
+def day_of(days: int) -> datetime:
+    """Return the beginning of a past day of UTC."""
+    return now().astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=days)
+
+
+def test_past_days_are_read_from_sums_of_days(rollups: None, caller: Caller) -> None:
+    for hours in (5, 11, 23):
+        add_response(caller, created_at=day_of(3) + hours * HOUR, input_tokens=1, duration_ms=30 * hours)
+    add_response(caller, created_at=day_of(2) + HOUR, input_tokens=1, cost=Decimal("0.5"))
+    span: dict[str, Any] = {"since": day_of(3) + 10 * HOUR, "until": day_of(1)}
+    asked: dict[str, Any] = {"measures": ["responses", "input_tokens", "duration", "cost"], "by": ["model"], **span}
+    rows = {zone: sums(caller, bucket="day", zone=zone, **asked) for zone in ("UTC", "Asia/Kolkata")}
+    roll_up()
+    for zone, expected in rows.items():
+        assert sums(caller, bucket="day", zone=zone, **asked) == expected
+    with scope.team(caller.team.pk):
+        rows_of_days(caller).update(input_tokens=100)
+    # The first day is only asked for in part. Without a bucket, the zone does not matter.
+    assert total(caller, "input_tokens", **span) == 102
+    assert [day.values["input_tokens"] for day in sums(caller, bucket="day", **asked | {"by": []})] == [2, 100]
+    # The days of this time zone begin in the middle of the sum.
+    kolkata = sums(caller, bucket="day", zone="Asia/Kolkata", **asked | {"by": []})
+    assert sum(day.values["input_tokens"] for day in kolkata) == 3
+
+
+def test_the_current_day_is_not_summed_before_its_hours_are_final(rollups: None, caller: Caller) -> None:
+    add_response(caller, created_at=day_of(2) + 22 * HOUR)
+    roll_up(at=day_of(1) + 3 * HOUR)
+    with scope.team(caller.team.pk):
+        assert not rows_of_days(caller).exists()
+    add_response(caller, created_at=day_of(1))
+    roll_up(at=day_of(1) + 3.5 * HOUR)
+    with scope.team(caller.team.pk):
+        assert rows_of_days(caller).values_list("hour", flat=True).get() == day_of(2)
+    assert total(caller) == 2
+
+
+def test_a_response_that_ends_days_later_is_added_to_its_day(rollups: None, caller: Caller) -> None:
+    add_response(caller, created_at=day_of(3) + HOUR)
+    response = add_response(caller, created_at=day_of(3) + HOUR, status=Status.IN_PROGRESS)
+    recent = add_response(caller, created_at=now() - 2 * HOUR, status=Status.IN_PROGRESS)
+    roll_up()
+    end(response, output_tokens=7)
+    end(recent, output_tokens=7)
+    span: dict[str, Any] = {"since": day_of(3), "until": day_of(2)}
+    assert (total(caller, **span), total(caller, "output_tokens", **span)) == (2, 7)
+    roll_up()
+    assert (total(caller, **span), total(caller, "output_tokens", **span)) == (2, 7)
+    with scope.team(caller.team.pk):
+        assert {row.hour for row in rows_of_days(caller)} == {day_of(3)}
+    assert total(caller, since=day_of(4), until=hour_of(now()) + HOUR) == 3
+
+
+def test_a_day_with_fewer_rows_than_its_hours_is_summed_again(rollups: None, caller: Caller) -> None:
+    add_response(caller, created_at=day_of(3) + HOUR)
+    roll_up(at=day_of(2) + 4 * HOUR)
+    with scope.team(caller.team.pk):
+        kept = rows_of_days(caller).get()
+    # As after an upgrade, in which the previous version added a row to the hours only.
+    with scope.every_team():
+        ResponseHour.objects.filter(level__gte=DAY).update(responses=0)
+    roll_up(at=day_of(2) + 5 * HOUR)
+    assert total(caller, since=day_of(3), until=day_of(2)) == 0
+    roll_up(at=day_of(1) + 4 * HOUR)
+    with scope.team(caller.team.pk):
+        assert [(row.hour, row.responses) for row in rows_of_days(caller)] == [(kept.hour, 1)]
+
+
+def test_sums_discarded_within_a_day_are_rebuilt(rollups: None, caller: Caller) -> None:
+    for hours in (1, 13):
+        add_response(caller, created_at=day_of(3) + hours * HOUR)
+    roll_up()
+    aggregate.discard(since=day_of(3) + 12 * HOUR)
+    assert total(caller, since=day_of(3), until=day_of(2)) == 2
+    with scope.team(caller.team.pk):
+        assert not rows_of_days(caller).exists()
+    roll_up()
+    assert total(caller, since=day_of(3), until=day_of(2)) == 2
+    with scope.team(caller.team.pk):
+        assert rows_of_days(caller).get().responses == 2
+
+
+@pytest.mark.parametrize(
+    ("edges", "days"),
+    [
+        (["01T00", "04T00"], [("01T00", "04T00")]),
+        (["01T00", "02T00", "04T00"], [("01T00", "04T00")]),
+        (["01T01", "03T23"], [("02T00", "03T00")]),
+        (["01T01", "01T23"], []),
+        (["01T01", "02T01"], []),
+        (["01T18", "03T18", "05T18"], [("02T00", "03T00"), ("04T00", "05T00")]),
+        (["01T00", "01T12", "02T00", "03T00"], [("02T00", "03T00")]),
+    ],
+)
+def test_whole_days_lie_between_two_edges(edges: list[str], days: list[tuple[str, str]]) -> None:
+    def at(text: str) -> datetime:
+        return datetime.fromisoformat(f"2026-03-{text}:00+00:00")
+
+    assert whole_days([at(edge) for edge in edges]) == [(at(since), at(until)) for since, until in days]
 
 
 def test_deleted_responses_stay_in_the_sums(rollups: None, caller: Caller) -> None:
