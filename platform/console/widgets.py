@@ -68,11 +68,11 @@ def copyable(text: str, *, href: str | None = None) -> SafeString:
 
 def key_cell(key: Any) -> SafeString | str:
     """Return prefix and last four characters of an API key; a dash for None."""
-    return format_html('<code class="c-code">{}…{}</code>', key.prefix, key.last_four) if key else "–"
+    return format_html('<code class="c-code c-key">{}…{}</code>', key.prefix, key.last_four) if key else "–"
 
 
-def when(moment: datetime | None) -> SafeString | str:
-    """Return a time on two lines: UTC, with the date unless it is today, and relative to now."""
+def when(moment: datetime | None, note: str = "") -> SafeString | str:
+    """Return a time on two lines: UTC, with the date unless it is today, and relative to now, or a note."""
     if moment is None:
         return "–"
     at = moment.astimezone(UTC)
@@ -82,7 +82,7 @@ def when(moment: datetime | None) -> SafeString | str:
         at.isoformat(),
         f"{at:%Y-%m-%d %H:%M:%S}",
         f"{day}{at:%H:%M:%S}",
-        ago(at),
+        note or ago(at),
     )
 
 

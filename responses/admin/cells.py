@@ -9,7 +9,7 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
 from console.markdown import without_markup
-from console.widgets import badge, duration, state_words, two_lines, when
+from console.widgets import badge, duration, key_cell, state_words, two_lines, when
 from responses.models import Mode, Response, Status
 from tenants.prices import NO_PRICE, rounded_amount
 
@@ -77,9 +77,9 @@ def caller(response: Response) -> SafeString:
     return two_lines(response.team.name, key(response))
 
 
-def key(response: Response) -> SafeString:
+def key(response: Response) -> SafeString | str:
     """Return prefix and last four characters of the API key."""
-    return format_html('<code class="c-code">{}…{}</code>', response.api_key.prefix, response.api_key.last_four)
+    return key_cell(response.api_key)
 
 
 @display(description="Model")

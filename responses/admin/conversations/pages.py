@@ -26,7 +26,7 @@ from typing_extensions import override
 
 from console.filters import RelatedFilter, text_filter
 from console.markdown import without_markup
-from console.widgets import TimeFilter, badge, column, copyable, two_lines, when
+from console.widgets import TimeFilter, ago, badge, column, copyable, two_lines, when
 from conversations import export, selectors, services
 from conversations.models import Conversation
 from core.errors import ApiError, NotFound
@@ -262,7 +262,7 @@ class ConversationAdmin(RowPages):
 
     empty_text = "A conversation is created with POST /v1/conversations, and keeps the items of its responses."
 
-    list_display = ["active", "conversation", "owner", "user", "items", "runs", "tools", "tokens", "errors"]
+    list_display = ["created", "conversation", "owner", "user", "items", "runs", "tools", "tokens", "errors"]
     list_prefetch = ("team", "api_key")
     list_filter = [
         ("created_at", CreatedFilter),
@@ -351,7 +351,9 @@ class ConversationAdmin(RowPages):
 
     # -- columns -------------------------------------------------------------------------------------------------------
 
-    active = column("Last activity", lambda row: when(row.summary.last_active))
+    created = column(
+        "Created, last activity", lambda row: when(row.created_at, note=f"active {ago(row.summary.last_active)}")
+    )
     owner = column("Team and API key", lambda row: two_lines(row.team.name, cells.key(row) if row.api_key else ""))
     user = column("End user", lambda row: row.summary.end_user or "–")
     items = column("Items", lambda row: f"{row.summary.items:,}{'+' if row.summary.more_items else ''}")
