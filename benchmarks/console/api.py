@@ -113,6 +113,9 @@ def _usage() -> dict[str, Sequence[str]]:
     return {
         **{name: (url(f"/v1/organization/usage/{name}", **since),) for name in _USAGE},
         "completions by group": [_grouped(completions, since, groups) for groups in _GROUPS],
+        "completions, another time zone": [
+            _grouped(completions, {**since, "time_zone": "Asia/Kolkata"}, groups) for groups in _GROUPS[:3]
+        ],
         "completions by the hour": [_grouped(completions, hourly, groups) for groups in _GROUPS[:2]],
         "costs": [_grouped(costs, since, groups) for groups in ((), ("project_id",), ("line_item",))],
     }

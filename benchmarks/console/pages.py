@@ -227,6 +227,12 @@ def _usage_pages(known: Known) -> dict[str, Sequence[str]]:
             for metric in metrics
         },
         "usage 30d, filters": [url(usage, range="30d", **subject) for subject in subjects],
+        # Its days are added up from hours, because they begin in the middle of a day of UTC.
+        "usage 30d, another time zone": [
+            url(usage, range="30d", metric=metric, group=group, tz="Asia/Kolkata")
+            for metric in ("cost", "p95")
+            for group in ("key", "model", "none")
+        ],
         "usage 30d by the hour": (url(usage, range="30d", bucket="hour", group="model"),),
         **{
             f"usage changes {name}": [
