@@ -3,7 +3,7 @@
 Fills a private PostgreSQL, starts a web process, and requests every page of the console as an administrator, as an
 operator and as the lead of the largest team, and the lists of the API with keys: once cold, then at least twenty times
 warm, with different parameters in turn. With `--check` the exit code is 1 if the p95 of a page is above 300 ms, or if
-it executes more than 40 queries.
+it executes more than 40 queries, unless it is an export.
 """
 
 import os
@@ -21,7 +21,7 @@ import psycopg
 from benchmarks.console import population
 from benchmarks.console.api import lists_of_a_team, lists_of_the_organization
 from benchmarks.console.known import known_rows
-from benchmarks.console.measurement import Browser, Subject, Timed
+from benchmarks.console.measurement import EXPORT, Browser, Subject, Timed
 from benchmarks.console.organization import create_keys, create_organization, seeded_subject, sign_in
 from benchmarks.console.pages import pages
 from benchmarks.console.routes import paths_of_routes
@@ -146,7 +146,9 @@ class Limits:
 
     def holds(self, timed: Timed) -> bool:
         """Return whether a page is within its limits."""
-        return (timed.fastest if self.by_fastest else timed.p95) <= self.most_ms and timed.queries <= MOST_QUERIES
+        # The queries of an export read all rows of the period in batches, while it is sent.
+        is_few = timed.queries <= MOST_QUERIES or EXPORT in timed.slowest_path
+        return (timed.fastest if self.by_fastest else timed.p95) <= self.most_ms and is_few
 
     def text(self, timed: Sequence[Timed]) -> str:
         """Return the table: each page with the slowest user, and exceeded limits."""
