@@ -4,11 +4,15 @@ import csv
 import io
 import re
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
+from django.http import QueryDict
 from django.test import Client
 
+from billing.admin.usage.aggregate import build_report
+from billing.admin.usage.query import parse_query
 from core.clock import now
 from responses.models import Status
 from tenants import scope
@@ -100,6 +104,49 @@ def test_groups_beyond_the_largest_eight_are_combined(lead: Client, caller: Call
     assert [*found] == [f"m{number:02}" for number in range(8)] + ["Other"]
     assert found["Other"] == "3"
     assert len(table(lead, group="model", range="24h")) == 11
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [("requests", [1, 2, 0]), ("errors", [100, 50, None]), ("p95", [30, 3000, None]), ("tokens_in", [7, 14, 0])],
+)
+def test_the_values_of_combined_groups_are_those_of_their_rows(
+    rollups: None, caller: Caller, metric: str, expected: list[float | None]
+) -> None:
+    days = [datetime(2026, 3, day, 12, tzinfo=UTC) for day in (1, 2, 3)]
+    for at in days:
+        for number in range(8):
+            add_response(caller, model=f"m{number}", created_at=at, duration_ms=100_000, input_tokens=1_000)
+    rest: dict[str, Any] = {"input_tokens": 7, "first_token_ms": None}
+    add_response(caller, model="r1", created_at=days[0], duration_ms=30, status=Status.FAILED, **rest)
+    add_response(caller, model="r1", created_at=days[1], duration_ms=3000, status=Status.FAILED, **rest)
+    add_response(caller, model="r2", created_at=days[1], duration_ms=3000, **rest)
+    asked = f"metric={metric}&group=model&bucket=day&range=custom&since=2026-03-01&until=2026-03-03"
+    query = parse_query(QueryDict(asked), current_time=now())
+    with scope.team(caller.team.pk):
+        report = build_report(query, teams=[caller.team.pk])
+    assert (report.groups[-1].name, report.other_count) == ("Other", 2)
+    assert [*report.groups[-1].values] == [
+        None if value is None else pytest.approx(value, rel=0.2) for value in expected
+    ]
+
+
+def test_calls_without_a_price_are_counted_in_combined_groups(rollups: None, caller: Caller) -> None:
+    at = now() - timedelta(hours=1)
+    prices = {f"m{number}": Decimal(1) for number in range(8)} | {"r1": None, "r2": None}
+    with scope.team(caller.team.pk):
+        UsageRecord.objects.bulk_create(
+            UsageRecord(
+                team=caller.team, api_key=caller.key, occurred_at=at, endpoint="responses", object_id="x", model=model,
+                upstream_id="u", upstream_model="m", outcome="stop", cost=price,
+            )
+            for model, price in prices.items()
+        )  # fmt: skip
+        query = parse_query(QueryDict("metric=cost&group=model&range=24h"), current_time=now())
+        report = build_report(query, teams=[caller.team.pk])
+    other = report.groups[-1]
+    assert (other.name, sum(value or 0 for value in other.values), other.total) == ("Other", 0, None)
+    assert (sum(other.unpriced), other.total_unpriced, report.total) == (2, 2, 8)
 
 
 def test_usage_can_be_filtered(lead: Client, caller: Caller, make_caller: MakeCaller) -> None:

@@ -56,18 +56,20 @@ def build_report(query: UsageQuery, *, teams: Sequence[str] | None, top: int = T
     measures = query.metric.columns[query.source.name]
     is_histogram = query.metric.kind is MetricKind.PERCENTILE
 
-    def fetch(bucket: str) -> list[RollupRow]:
+    def fetch(
+        bucket: str, *, by: Sequence[str] = query.dimensions, only: Mapping[str, Sequence[str]] = query.only
+    ) -> list[RollupRow]:
         return queries.fetch_rows(
             RollupQuery(
                 source=query.source,
                 since=query.since,
                 until=query.until,
                 measures=[*dict.fromkeys(measures)],
-                by=query.dimensions,
+                by=by,
                 bucket=bucket,
                 zone=query.zone.key,
                 teams=teams,
-                only=query.only,
+                only=only,
             )
         )
 
@@ -86,14 +88,21 @@ def build_report(query: UsageQuery, *, teams: Sequence[str] | None, top: int = T
         # Calls without a price have no bar.
         return value or 0 if query.metric.kind is MetricKind.SUM else value
 
-    # Two reads: the totals decide which groups are shown, then the same sums are read per bucket.
+    # The totals decide which groups are shown, and only these are read per bucket.
     totals = fetch("")
     shown = [row.key for row in sorted(totals, key=weight, reverse=True)[:top]]
+    values = {name: sorted({key[place] for key in shown}) for place, name in enumerate(query.dimensions)}
+    parts = [row for row in fetch(query.bucket, only={**query.only, **values}) if row.key in shown]
     # By group and bucket; the total of a group is in the bucket None.
     sums: dict[Key, dict[datetime | None, dict[str, Any]]] = defaultdict(dict)
-    for row in [*totals, *fetch(query.bucket)]:
+    for row in [*totals, *parts]:
         group = sums[row.key if row.key in shown else _OTHER_KEY]
         group[row.bucket] = add_sums(group.get(row.bucket), row.values)
+    if len(totals) > top:
+        # Reading and adding up the sums of all other groups would take most of the time.
+        for row in fetch(query.bucket, by=()):
+            of_shown = (sums[key][row.bucket] for key in shown if row.bucket in sums[key])
+            sums[_OTHER_KEY][row.bucket] = reduce(_subtract, of_shown, row.values)
     edges, names = buckets(query), _names(query, shown)
     # The first bucket may start before the range, at the start of its day or week.
     starts = [periods.start_of(edge, query.bucket, query.zone) for edge in edges[:-1]]
@@ -129,6 +138,18 @@ def add_sums(sums: Mapping[str, Any] | None, more: Mapping[str, Any]) -> dict[st
         if name == "cost"
         else sums[name] + value
         for name, value in more.items()
+    }
+
+
+def _subtract(sums: Mapping[str, Any], less: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the difference of two sums of which the first contains the second."""
+    return {
+        name: [count - removed for count, removed in zip(sums[name], value, strict=True)]
+        if isinstance(value, list)
+        else sums[name]
+        if value is None
+        else sums[name] - value
+        for name, value in less.items()
     }
 
 
