@@ -8,6 +8,7 @@ it executes more than 40 queries, unless it is an export.
 
 import os
 import random
+import re
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str], *, directory: Path) -> int:
         "--brief", action="store_true", help="for tests: a sample of the pages, 30 days only, fastest below 450 ms"
     )
     parser.add_argument("--seed", type=int, default=1, help="seed of the sample (default %(default)s)")
-    parser.add_argument("--only", default="", help="only pages whose names contain this text")
+    parser.add_argument("--only", default="", help="only pages whose names match this regular expression")
     options = parser.parse_args(arguments)
     with running_servers(directory, settings=LOADING) as servers:
         os.environ.update(servers.environment, DJANGO_SETTINGS_MODULE="server.settings")
@@ -114,7 +115,7 @@ def prepare(admin: str, *, environment: Mapping[str, str], days: int) -> list[Vi
 def measure(subject: Subject, visitors: Sequence[Visitor], options: Namespace) -> Iterator[Timed]:
     """Request the pages that the options select."""
     for visitor in visitors:
-        wanted = {name: paths for name, paths in visitor.pages.items() if options.only in name}
+        wanted = {name: paths for name, paths in visitor.pages.items() if re.search(options.only, name)}
         if options.brief:
             long = [name for name in wanted if "24h" not in name]
             names = random.Random(f"{options.seed}").sample(long, min(PAGES_OF_A_SAMPLE, len(long)))
