@@ -16,6 +16,7 @@ from tenants.models import ApiKey, Team, Upstream
 from tenants.prices import sum_costs
 
 TOP = 8
+_FEW = 100
 OTHER = "Other"
 Key = tuple[str, ...]
 _OTHER_KEY: Key = ("\0rest",)
@@ -88,18 +89,19 @@ def build_report(query: UsageQuery, *, teams: Sequence[str] | None, top: int = T
         # Calls without a price have no bar.
         return value or 0 if query.metric.kind is MetricKind.SUM else value
 
-    # The totals decide which groups are shown, and only these are read per bucket.
+    # The totals decide which groups are shown. Of many groups, only these are read per bucket: adding up the sums of all
+    # others would take most of the time.
     totals = fetch("")
     shown = [row.key for row in sorted(totals, key=weight, reverse=True)[:top]]
+    are_many = len(totals) > max(top, _FEW)
     values = {name: sorted({key[place] for key in shown}) for place, name in enumerate(query.dimensions)}
-    parts = [row for row in fetch(query.bucket, only={**query.only, **values}) if row.key in shown]
+    parts = fetch(query.bucket, only={**query.only, **values} if are_many else query.only)
     # By group and bucket; the total of a group is in the bucket None.
     sums: dict[Key, dict[datetime | None, dict[str, Any]]] = defaultdict(dict)
-    for row in [*totals, *parts]:
+    for row in [*totals, *(row for row in parts if not are_many or row.key in shown)]:
         group = sums[row.key if row.key in shown else _OTHER_KEY]
         group[row.bucket] = add_sums(group.get(row.bucket), row.values)
-    if len(totals) > top:
-        # Reading and adding up the sums of all other groups would take most of the time.
+    if are_many:
         for row in fetch(query.bucket, by=()):
             of_shown = (sums[key][row.bucket] for key in shown if row.bucket in sums[key])
             sums[_OTHER_KEY][row.bucket] = reduce(_subtract, of_shown, row.values)

@@ -19,7 +19,7 @@ from responses.rollups.queries import RollupQuery
 from responses.rollups.sources import CALLS, RESPONSES, RollupSource
 
 # Counting more responses takes too long for a page.
-MAX_ROWS = 50_000
+MAX_ROWS = 20_000
 TOP_ROWS, TOP_COLUMNS = 30, 10
 _MAX_TAG = 64
 _OTHER = "\0rest"
