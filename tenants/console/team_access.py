@@ -3,7 +3,9 @@
 
 from typing import Any
 
+from django.http import HttpRequest
 from django.utils.safestring import SafeString
+from typing_extensions import override
 from unfold.admin import TabularInline
 
 from console.widgets import badge, column, first_of, time_column
@@ -26,6 +28,11 @@ class TeamsInline(ByRole, TabularInline):
     autocomplete_fields = ["team"]
     verbose_name = "team"
     verbose_name_plural = "allowed teams (none means every team)"
+
+    @override
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return false: teams are added and removed. A field for each team would need a query for each."""
+        return False
 
 
 class SharedObjectAdmin(AuditedAdmin, PlatformOnly):

@@ -28,4 +28,8 @@ class Migration(migrations.Migration):
             sql=f'ALTER POLICY team ON "tenants_auditevent" USING ({_VISIBLE}) WITH CHECK ({_VISIBLE})',
             reverse_sql=f'ALTER POLICY team ON "tenants_auditevent" USING ({_BEFORE}) WITH CHECK ({_BEFORE})',
         ),
+        # Only Django reads these: they change no table.
+        migrations.AlterModelOptions(name="connectorvisibility", options={"base_manager_name": "objects"}),
+        migrations.AlterModelOptions(name="modelvisibility", options={"base_manager_name": "objects"}),
+        migrations.AlterModelOptions(name="searchenginevisibility", options={"base_manager_name": "objects"}),
     ]

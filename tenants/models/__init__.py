@@ -1,5 +1,7 @@
 """Models of the tenancy. The first migration enables row-level security for all tables with a `team_id`."""
 
+from typing import Any
+
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.core.exceptions import ValidationError
@@ -477,18 +479,38 @@ class Price(models.Model):
         )
 
 
-class ModelVisibility(models.Model):
-    """Permission of one team to use a model."""
+class _WithTeams(models.Manager[Any]):
+    """Reads permissions with their teams, so that pages that list thousands of them have one query."""
 
-    model = models.ForeignKey(Model, on_delete=models.CASCADE)
+    @override
+    def get_queryset(self) -> models.QuerySet[Any]:
+        return super().get_queryset().select_related("team")
+
+
+class TeamPermission(models.Model):
+    """Permission of one team to use an object. An object without such rows may be used by every team."""
+
     team = models.ForeignKey(Team, on_delete=models.CASCADE)
 
+    objects = _WithTeams()
+
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["model", "team"], name="model_visibility_once")]
+        abstract = True
+        # Django lists what it deletes with this manager.
+        base_manager_name = "objects"
 
     @override
     def __str__(self) -> str:
-        return f"{self.model} for {self.team}"
+        return str(self.team)
+
+
+class ModelVisibility(TeamPermission):
+    """Permission of one team to use a model."""
+
+    model = models.ForeignKey(Model, on_delete=models.CASCADE)
+
+    class Meta(TeamPermission.Meta):
+        constraints = [models.UniqueConstraint(fields=["model", "team"], name="model_visibility_once")]
 
 
 class ModelKey(models.Model):
@@ -504,7 +526,7 @@ class ModelKey(models.Model):
 
     @override
     def __str__(self) -> str:
-        return f"{self.model} for {self.api_key}"
+        return str(self.api_key)
 
 
 class Connector(models.Model):
@@ -551,18 +573,13 @@ class Connector(models.Model):
         return self.name
 
 
-class ConnectorVisibility(models.Model):
+class ConnectorVisibility(TeamPermission):
     """Permission of one team to use a connector."""
 
     connector = models.ForeignKey(Connector, on_delete=models.CASCADE)
-    team = models.ForeignKey(Team, on_delete=models.CASCADE)
 
-    class Meta:
+    class Meta(TeamPermission.Meta):
         constraints = [models.UniqueConstraint(fields=["connector", "team"], name="connector_visibility_once")]
-
-    @override
-    def __str__(self) -> str:
-        return f"{self.connector} for {self.team}"
 
 
 class SearchKind(models.TextChoices):
@@ -609,18 +626,13 @@ class SearchEngine(models.Model):
         return self.name
 
 
-class SearchEngineVisibility(models.Model):
+class SearchEngineVisibility(TeamPermission):
     """Permission of one team to use a search engine."""
 
     engine = models.ForeignKey(SearchEngine, on_delete=models.CASCADE)
-    team = models.ForeignKey(Team, on_delete=models.CASCADE)
 
-    class Meta:
+    class Meta(TeamPermission.Meta):
         constraints = [models.UniqueConstraint(fields=["engine", "team"], name="search_engine_visibility_once")]
-
-    @override
-    def __str__(self) -> str:
-        return f"{self.engine} for {self.team}"
 
 
 class Checker(models.TextChoices):

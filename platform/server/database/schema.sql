@@ -1,5 +1,5 @@
 -- The schema after all migrations, for an empty database. Written by `python3 manage.py dump_schema`; do not edit.
--- PostgreSQL 18, migrations 8d69e93b93fd715d5b3b9975b20d3b9f68966043eba54112c9c60905e4c2bfed
+-- PostgreSQL 18, migrations 624cfabeb22df8df657eed14b245d1f68837ba1655519d685ff4c1e043696c0f
 
 CREATE FUNCTION public.create_partition(parent text, name text, lowest text, beyond text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
