@@ -89,7 +89,7 @@ def build_report(query: UsageQuery, *, teams: Sequence[str] | None, top: int = T
         # Calls without a price have no bar.
         return value or 0 if query.metric.kind is MetricKind.SUM else value
 
-    # The totals decide which groups are shown. Of many groups, only these are read per bucket: adding up the sums of all
+    # The totals decide which groups are shown. Of many groups, only these are read per bucket, because adding up all
     # others would take most of the time.
     totals = fetch("")
     shown = [row.key for row in sorted(totals, key=weight, reverse=True)[:top]]
