@@ -12,7 +12,7 @@ from tenants import scope
 from tenants.models import AuditEvent, Connector, ConnectorVisibility
 from tests.admin.conftest import CountQueries
 from tests.admin.rows import text
-from tests.support.api import Caller
+from tests.support.api import Caller, MakeCaller
 
 SECRET = "connector-secret-51ce"
 LIST = "/admin/tenants/connector/"
@@ -88,6 +88,24 @@ def test_a_connector_can_be_limited_to_teams(admin: Client, connector: Connector
     assert save(admin, connector, **rows).status_code == 302
     with scope.every_team():
         assert ConnectorVisibility.objects.get(connector=connector).team == caller.team
+
+
+def test_teams_are_removed_and_added_but_not_changed(
+    admin: Client, connector: Connector, make_caller: MakeCaller
+) -> None:
+    old, kept, new, other = (make_caller().team for _ in range(4))
+    with scope.every_team():
+        removed, permission = (
+            ConnectorVisibility.objects.create(connector=connector, team=team) for team in (old, kept)
+        )
+    prefix = "connectorvisibility_set"
+    rows = {f"{prefix}-TOTAL_FORMS": "3", f"{prefix}-INITIAL_FORMS": "2", f"{prefix}-0-DELETE": "on"}
+    rows |= {f"{prefix}-{place}-id": f"{row.pk}" for place, row in enumerate((removed, permission))}
+    rows |= {f"{prefix}-1-team": other.pk, f"{prefix}-2-team": new.pk}
+    rows |= {f"{prefix}-{place}-connector": connector.pk for place in range(3)}
+    assert save(admin, connector, **rows).status_code == 302
+    with scope.every_team():
+        assert {row.team for row in ConnectorVisibility.objects.filter(connector=connector)} == {kept, new}
 
 
 def test_the_list_of_connectors_has_a_constant_number_of_queries(

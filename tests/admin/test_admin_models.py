@@ -15,7 +15,7 @@ from tenants.models import AuditEvent, Connector, Guardrail, Model, SearchEngine
 from tests.admin.conftest import CountQueries
 from tests.admin.rows import text
 from tests.admin.test_admin_upstreams import PLAIN
-from tests.support.api import Caller
+from tests.support.api import Caller, MakeCaller
 from tests.support.chunks import text as answer_of
 from tests.support.upstream import Script, refusal, stream
 
@@ -211,3 +211,20 @@ def test_only_leads_may_set_the_hook_secret(operator: Client, lead: Client, call
             row = Guardrail.objects.get(pk=caller.team.pk)
         kept.append((row.fails_open, row.hook_url, row.hook_secret))
     assert kept == [(True, "https://a.example.com/x", SECRET), (True, "https://b.example.com/x", "mine")]
+
+
+def test_pages_of_a_model_need_no_query_for_each_team(
+    admin: Client, server: Upstream, make_caller: MakeCaller, count_queries: CountQueries
+) -> None:
+    model = Model.objects.create(name=f"m {uuid.uuid4().hex}", upstream=server)
+    teams = [make_caller().team for _ in range(5)]
+    with scope.every_team():
+        model.teams.add(teams[0])
+    pages = [f"{MODELS}{model.pk}/change/", f"{MODELS}{model.pk}/delete/", f"{UPSTREAMS}{server.pk}/delete/"]
+    numbers = [count_queries(admin, page) for page in pages]
+    with scope.every_team():
+        model.teams.add(*teams)
+    assert [count_queries(admin, page) for page in pages] == numbers
+    for page in pages:
+        shown = text(admin.get(page))
+        assert all(team.name in shown for team in teams)
