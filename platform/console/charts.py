@@ -105,6 +105,16 @@ class Chart:
         return render_to_string(self.template, {"chart": self})
 
     @property
+    def table_rows(self) -> SafeString:
+        """The rows of the table as HTML, written like the marks of bars."""
+        cell = '<td class="c-num">{}</td>'
+        return format_html_join(
+            "",
+            '<tr><th scope="row">{}</th>{}</tr>',
+            ((name, format_html_join("", cell, ((value,) for value in values))) for name, values in self.table),
+        )
+
+    @property
     def is_empty(self) -> bool:
         """True if no value is above zero."""
         return not self.scale

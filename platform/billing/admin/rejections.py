@@ -1,7 +1,7 @@
 """Rejected requests in the console: their number by limit and subject."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -107,15 +107,22 @@ def rejected(*, teams: Sequence[str] | None, since: datetime, until: datetime) -
     return int(found.aggregate(number=Sum("count"))["number"] or 0)
 
 
-def rejections_chart(query: UsageQuery, teams: Sequence[str] | None, *, edges: Sequence[datetime]) -> charts.Chart:
-    """Return the rejected requests of each bucket between these times, by limit; the largest `_TOP` limits."""
+def rejections_by_limit(teams: Sequence[str] | None, *, edges: Sequence[datetime]) -> dict[str, list[int]]:
+    """Return the number of rejected requests of each bucket between these times, by limit."""
     found = RejectedRequest.objects.filter(hour__gte=edges[0], hour__lt=edges[-1])
     if teams is not None:
         found = found.filter(team__in=teams)
-    counts: dict[str, list[float]] = {}
+    counts: dict[str, list[int]] = {}
     for hour, limit, number in found.values_list("hour", "limit").annotate(Sum("count")):
-        values = counts.setdefault(limit, [0.0] * (len(edges) - 1))
+        values = counts.setdefault(limit, [0] * (len(edges) - 1))
         values[bisect_right(edges, hour) - 1] += number
+    return counts
+
+
+def rejections_chart(
+    query: UsageQuery, counts: Mapping[str, Sequence[int]], *, edges: Sequence[datetime]
+) -> charts.Chart:
+    """Return the chart of the result of `rejections_by_limit`, with the largest `_TOP` limits."""
     # The series have the names of limits, of which there are few; more series could not be distinguished by colour.
     names = sorted(counts, key=lambda limit: -sum(counts[limit]))[:_TOP]
     series = [charts.Series(name=limit_label(name), tone=f"s{index}") for index, name in enumerate(names)]

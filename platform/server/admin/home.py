@@ -4,7 +4,7 @@ Past activity is read from the hourly sums and current activity from partial ind
 depend on the number of responses. The page shows no content.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial, reduce
@@ -15,7 +15,7 @@ from django.http import HttpRequest, QueryDict
 from django.urls import reverse
 from django.utils.safestring import SafeString
 
-from billing.admin.rejections import rejected, rejections_chart
+from billing.admin.rejections import rejected, rejections_by_limit, rejections_chart
 from billing.admin.usage import links
 from billing.admin.usage.aggregate import add_sums, buckets, build_report
 from billing.admin.usage.pages import chart, chart_points
@@ -100,7 +100,9 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     earlier = timedelta(days=_PERIODS[period][1])
     before = _sums(query, teams, earlier=earlier)
     activity = _tiles(query, parts, before[0].values if before else _NO_SUMS)
-    cost, refused = _cost_tile(query, teams, earlier=earlier), _rejected_tile(query, teams, earlier=earlier)
+    rejections = rejections_by_limit(teams, edges=buckets(query))
+    cost = _cost_tile(query, teams, earlier=earlier)
+    refused = _rejected_tile(query, rejections, teams, earlier=earlier)
     # A member asks first what the team has spent and what has failed, an operator what the platform does.
     tiles = [*activity, cost, refused] if teams is None else [cost, activity[1], refused, activity[0], *activity[2:]]
     return {
@@ -110,7 +112,7 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         "own_teams": [] if teams is None else _own_teams(viewer),
         "tiles": tiles,
         "now_tiles": _now_tiles(viewer, current_time),
-        "charts": _charts(query, parts, teams),
+        "charts": _charts(query, parts, teams, rejections),
         "panels": panels(request, viewer, current_time=current_time),
         "latest": {
             "headers": ["Time", "Status", "Response", "Team and key", "Model", "Tokens (in / out)", "Duration"],
@@ -252,10 +254,12 @@ def _cost_tile(query: UsageQuery, teams: Sequence[str] | None, *, earlier: timed
     )
 
 
-def _rejected_tile(query: UsageQuery, teams: Sequence[str] | None, *, earlier: timedelta) -> Tile:
+def _rejected_tile(
+    query: UsageQuery, rejections: Mapping[str, Sequence[int]], teams: Sequence[str] | None, *, earlier: timedelta
+) -> Tile:
     """Return the tile of the requests that limits have rejected."""
     before = rejected(teams=teams, since=query.since - earlier, until=query.until - earlier)
-    total = rejected(teams=teams, since=query.since, until=query.until)
+    total = sum(map(sum, rejections.values()))
     return Tile(
         title="Rejected",
         value=f"{total:,}",
@@ -299,7 +303,10 @@ def _now_tiles(viewer: Viewer, current_time: datetime) -> list[Tile]:
 
 
 def _charts(
-    query: UsageQuery, parts: Sequence[dict[str, Any]], teams: Sequence[str] | None
+    query: UsageQuery,
+    parts: Sequence[dict[str, Any]],
+    teams: Sequence[str] | None,
+    rejections: Mapping[str, Sequence[int]],
 ) -> list[tuple[str, str, Chart]]:
     """Return the charts, each with its title and the link to the usage page that shows the same chart."""
     # For a user with one team, a chart by team has a single series; models say more.
@@ -324,6 +331,6 @@ def _charts(
     limits = (
         "Rejected requests by limit",
         f"{reverse('console:rejections')}?range={query.range}",
-        rejections_chart(query, teams, edges=buckets(query)),
+        rejections_chart(query, rejections, edges=buckets(query)),
     )
     return [*built[:2], ("Tokens", url, tokens), *built[2:], limits]
