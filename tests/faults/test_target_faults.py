@@ -32,10 +32,17 @@ def test_clients_get_what_the_policy_promises_if_a_target_fails(tmp_path: Path) 
 
 @pytest.mark.usefixtures("servers")
 def test_streams_are_answered_in_full_while_targets_fail_at_random_times(tmp_path: Path) -> None:
-    running = outages.measured(
-        streams=sized(90, full=1_000), seed=SEED, directory=tmp_path / "outages", programs=ForkedPrograms()
-    )
-    result = asyncio.run(running)
-    assert result.faults == []
-    assert {change.state for change in result.changes} == set(State)
-    assert any(attempt.state == "cut" for attempt in result.attempts)
+    # Whether a stream is open while its target fails depends on the machine.
+    for attempt in range(5):
+        running = outages.measured(
+            streams=sized(90, full=1_000),
+            seed=SEED + attempt,
+            directory=tmp_path / f"outages-{attempt}",
+            programs=ForkedPrograms(),
+        )
+        result = asyncio.run(running)
+        assert result.faults == []
+        assert {change.state for change in result.changes} == set(State)
+        if any(request.state == "cut" for request in result.attempts):
+            return
+    pytest.fail("no stream was cut")
