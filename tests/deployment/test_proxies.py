@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import socketserver
 import ssl
 import subprocess
@@ -129,6 +130,17 @@ class Front:
         self.trust = ssl.create_default_context(cafile=str(certificate))
         self.http = httpx2.Client(base_url=f"https://{NAME}:{port}", verify=self.trust, timeout=PATIENCE)
 
+    def has_started(self) -> bool:
+        """Return whether this proxy listens at its port, and not a server that took it in between."""
+        try:
+            with (
+                socket.create_connection((NAME, self.port)) as connection,
+                self.trust.wrap_socket(connection, server_hostname=NAME),
+            ):
+                return True
+        except ssl.SSLError:
+            return False
+
     def connect(self) -> RawConnection:
         """Open a connection for requests that no HTTP client would send."""
         return RawConnection(f"https://{NAME}:{self.port}", trust=self.trust)
@@ -136,12 +148,16 @@ class Front:
 
 @contextmanager
 def _front(proxy: str, web: str, directory: Path) -> Iterator[Front]:
-    port = any_free_port()
     start = {"nginx": _nginx, "caddy": _caddy, "haproxy": _haproxy}[proxy]
-    with start(web, port, directory) as certificate:
-        made = Front(port, certificate)
-        yield made
-        made.http.close()
+    for _ in range(5):
+        port = any_free_port()
+        with start(web, port, directory) as certificate:
+            made = Front(port, certificate)
+            if made.has_started():
+                yield made
+                made.http.close()
+                return
+    pytest.fail(f"{proxy} found no free port")
 
 
 @pytest.fixture(scope="module")
