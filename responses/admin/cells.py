@@ -65,6 +65,11 @@ def status(response: Response) -> SafeString:
     return badge(*status_and_tone(response))
 
 
+def error_or_reason(response: Response) -> str:
+    """Return the error code as in the API, or in words why the output is incomplete; empty for other responses."""
+    return response.error_code or state_words(response.incomplete_reason or "")
+
+
 @display(description="Status")
 def status_and_mode(response: Response) -> SafeString:
     """Return the status badge with the mode below it."""

@@ -231,8 +231,8 @@ def _text(row: Any, text: str) -> Cell:
 def _output(row: Response) -> Cell:
     preview = _text(row, row.output_preview) if row.stored else "not stored"
     # The reason comes first: the preview may be long and is cut.
-    reason = row.error_code or row.incomplete_reason
-    if reason is None:
+    reason = cells.error_or_reason(row)
+    if not reason:
         return preview
     return format_html('<b class="c-tag {}">{}</b> {}', "danger" if row.error_code else "warning", reason, preview)
 

@@ -218,3 +218,23 @@ def test_responses_cannot_be_edited(admin: Client, caller: Caller) -> None:
 def test_the_list_names_the_endpoint_of_messages(lead: Client, caller: Caller) -> None:
     add_response(caller, mode=Mode.STREAM, endpoint="messages", stored=False)
     assert "Stream · messages" in text(lead.get(LIST))
+
+
+REASONS = [("content_filter", "Content filter"), ("max_output_tokens", "Max output tokens")]
+
+
+@pytest.mark.parametrize(("reason", "words"), REASONS)
+def test_the_reason_of_an_incomplete_response_is_spelled_like_a_status(
+    reason: str, words: str, lead: Client, caller: Caller
+) -> None:
+    response = add_response(caller, status=Status.INCOMPLETE, incomplete_reason=reason)
+    other = add_response(caller)
+    for url in (LIST, page_url(response), f"/admin/compare/?a={response.pk}&b={other.pk}"):
+        page = text(lead.get(url))
+        assert (words in page, reason in page) == (True, False), url
+
+
+def test_the_code_of_an_error_is_spelled_as_in_the_api(lead: Client, caller: Caller) -> None:
+    response = add_response(caller, status=Status.FAILED, error_code="rate_limit_exceeded", error={"message": "Busy."})
+    for url in (LIST, page_url(response)):
+        assert "rate_limit_exceeded" in text(lead.get(url)), url

@@ -94,7 +94,7 @@ def _json(value: Any) -> str:
 
 _FACTS: Sequence[tuple[str, Callable[[Response], str]]] = (
     ("Status", lambda row: cells.status_and_tone(row)[0]),
-    ("Error", lambda row: row.error_code or row.incomplete_reason or "–"),
+    ("Error", lambda row: cells.error_or_reason(row) or "–"),
     ("Model", lambda row: row.model),
     ("Upstream model", lambda row: row.upstream_model),
     ("Upstream", lambda row: row.upstream_id),

@@ -72,6 +72,7 @@ def header(request: HttpRequest, viewer: Viewer, response: Response) -> dict[str
             if can_copy
         ],
         "status_badge": cells.status(response),
+        "error_or_reason": cells.error_or_reason(response),
         **failure_panel(viewer, response),
         "mode": cells.mode(response),
         "approvals": _approvals(response) if response.awaits_decision else [],
