@@ -221,4 +221,5 @@ def test_the_metrics_show_an_open_target(api: Api, web: WebProcess, targets: Tar
     first, _ = targets.add().then(NO_MONEY), targets.add().always(HELLO)
     ok(post(api, "/responses", targets.name))
     samples = Samples(f"{web.url}/metrics")
-    eventually(lambda: samples.now("ors_target_open", upstream=f"up-{first.model}", model=targets.name) == 1)
+    # Not by model: only the first 200 models of a process have labels, and other tests add many.
+    eventually(lambda: samples.now("ors_target_open", upstream=f"up-{first.model}") == 1)
