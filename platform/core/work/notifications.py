@@ -24,6 +24,7 @@ from redis.backoff import NoBackoff
 from core.db import wait_limit
 from core.per_loop import PerLoop
 from core.telemetry import metrics
+from core.work.redis_client import with_cancellation
 
 logger = logging.getLogger(__name__)
 # Notifications of this period share one round trip: runs flush their logs at the same points in time.
@@ -109,7 +110,7 @@ class Notifications:
     # -- listening -----------------------------------------------------------------------------------------------------
 
     async def _listen(self) -> None:
-        while not _is_cancelled():
+        while True:
             try:
                 await self._listen_until_broken()
             except* (redis.RedisError, OSError) as errors:
@@ -140,7 +141,7 @@ class Notifications:
     async def _keep_subscribed(self, pubsub: Any) -> None:
         subscribed: set[str] = set()
         self._channels_changed.set()
-        while not _is_cancelled():
+        while True:
             await self._channels_changed.wait()
             self._channels_changed.clear()
             wanted = set(self._listeners)
@@ -151,7 +152,7 @@ class Notifications:
             subscribed = wanted
 
     async def _receive(self, pubsub: Any) -> None:
-        while not _is_cancelled():
+        while True:
             # Without a timeout, which would cost as much as the rest: `_probe` notices a broken connection.
             message = await pubsub.get_message(timeout=None)
             self._has_heard = True
@@ -190,7 +191,7 @@ class Notifications:
     async def _send(self) -> None:
         client, is_away = _client(self._url, retries=1), False
         try:
-            while not _is_cancelled():
+            while True:
                 await self._has_pending.wait()
                 await asyncio.sleep(_GATHER_SECONDS)
                 self._has_pending.clear()
@@ -217,20 +218,15 @@ class Notifications:
             await client.aclose()
 
 
-def _is_cancelled() -> bool:
-    # `asyncio.wait_for`, which the client uses, swallows a cancellation that arrives together with its result.
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
 def _client(url: str, *, retries: int) -> Any:
     # One retry is enough to reopen a connection that the server has closed while it was idle.
-    return redis.asyncio.Redis.from_url(
+    pool = redis.asyncio.ConnectionPool.from_url(
         url,
         socket_connect_timeout=_TIMEOUT_SECONDS,
         socket_timeout=_TIMEOUT_SECONDS,
         retry=Retry(NoBackoff(), retries),
     )
+    return redis.asyncio.Redis.from_pool(with_cancellation(pool))
 
 
 async def wait_within(wake: asyncio.Event, seconds: float | None) -> bool:
