@@ -1,7 +1,7 @@
 """Home page: tiles, charts and panels for a period, compared with the period before. Every number links to its list.
 
-Past activity is read from the hourly sums and current activity from partial indexes, so the cost of the page does not
-depend on the number of responses. The page shows no content.
+Past activity is read from sums of hours and days, current activity from partial indexes, so the cost of the page does
+not depend on the number of responses. The page shows no content.
 """
 
 from collections.abc import Mapping, Sequence
